@@ -37,8 +37,8 @@ type Config struct {
 	// HeaderFile is a file with headers to send with each request, one "Name: value" in each line; empty: none. The
 	// file is read anew for each request.
 	HeaderFile string
-	// Headers are the content of HeaderFile, if the worker has read the file as root; nil: it has not. While the worker
-	// has no permission to read the file, it sends the headers that it read last.
+	// Headers are the content of HeaderFile, if the worker has read the file as root; nil: the worker has not read it. While
+	// the worker has no permission to read the file, it sends the headers that it read last.
 	Headers http.Header
 	// Interval is the duration of each profile; 0: DefaultInterval.
 	Interval time.Duration
@@ -60,11 +60,11 @@ type Config struct {
 	// value discards them.
 	Log zerolog.Logger
 
-	// timing is for tests; the zero value is the default.
+	// timing is changed only by tests; the zero value means the defaults.
 	timing timing
 }
 
-// timing has durations that tests shorten; 0: the default that stands beside the field.
+// timing has durations that tests shorten; 0: the default, which the comment at the field says.
 type timing struct {
 	request  time.Duration // timeout of a request to a receiver; 30 s
 	minPause time.Duration // before the attempt after the first failure; 1 s

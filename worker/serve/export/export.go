@@ -20,10 +20,10 @@ type Exporter struct {
 	senders []*sender
 }
 
-// Figures count the sent, failed and dropped profiles of one receiver.
+// Figures are the numbers of sent, failed, dropped and waiting profiles of one receiver.
 type Figures struct {
 	Type string
-	// Type is Pyroscope or OTLP. Sent and Dropped are profiles, Failed are requests, since the start of the worker.
+	// Sent and Dropped are numbers of profiles, and Failed is a number of requests, since the start of the worker.
 	Sent, Failed, Dropped uint64
 	// Pending is the number of profiles that were not sent yet. PendingBytes is their size.
 	Pending      int

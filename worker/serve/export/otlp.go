@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// otlpPath is the path for profiles in OTLP, as long as OpenTelemetry develops them.
+// otlpPath is the path for profiles in OTLP. It has "development" in it because OpenTelemetry's format of profiles is not stable.
 const otlpPath = "/v1development/profiles"
 
 // otlpLabels are the labels of samples that a request keeps, as attributes of the samples.

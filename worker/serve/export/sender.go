@@ -25,7 +25,7 @@ type protocol interface {
 	header(h http.Header)
 	// accepted checks the answer to a successful request, and returns the number of profiles that the receiver refused.
 	accepted(contentType string, body []byte) (refused uint64, err error)
-	// refusal returns the text of an answer with an error status; empty: it has none.
+	// refusal returns the text of an answer with an error status; empty: the answer has no text.
 	refusal(body []byte) string
 }
 
@@ -163,8 +163,8 @@ type refusedError struct{ text string }
 
 func (e *refusedError) Error() string { return e.text }
 
-// send sends the data of a batch. It returns the number of profiles that the receiver refused. If it fails, wait is the
-// pause that the receiver demands before the next attempt; 0: it demands none.
+// send sends the data of a batch. It returns the number of profiles that the receiver refused. If sending fails, wait is the
+// pause that the receiver demands before the next attempt; 0: none. The error is a refusedError if a retry would not help.
 func (s *sender) send(ctx context.Context, data []byte) (refused uint64, wait time.Duration, err error) {
 	r, err := s.request(ctx, data)
 	if err != nil {

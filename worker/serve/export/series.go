@@ -22,8 +22,8 @@ type series struct {
 	profile     *profile.Profile
 }
 
-// split makes a series of each type of backend. It removes all labels of samples except those in keep: a receiver makes
-// a series of each set of labels, and process ids or query ids would make too many.
+// split divides a profile into a series for each type of backend. It removes all labels of samples except those in keep, because
+// a receiver makes a series for each set of labels. Process ids or query ids would make too many series.
 func split(p *profile.Profile, keep []string) ([]series, error) {
 	types := make(map[string][]*profile.Sample)
 	for _, s := range p.Sample {

@@ -57,7 +57,7 @@ type spool struct {
 // errLocked means that another process uses the folder.
 var errLocked = errors.New("another worker uses the folder")
 
-// openSpool opens a folder and finds the batches in it. With an error, the spool can be used too: new batches wait in
+// openSpool opens a folder and finds the batches in it. The result is never nil. After an error, the spool keeps new batches in
 // memory.
 func openSpool(dir string, limit int64, maxAge time.Duration) (*spool, error) {
 	s := &spool{limit: limit, maxAge: maxAge, dropped: make(map[string]uint64), added: make(chan struct{})}
@@ -87,7 +87,7 @@ func openSpool(dir string, limit int64, maxAge time.Duration) (*spool, error) {
 	return s, s.scan()
 }
 
-// errPublic means that another user can change the folder, and could make this worker send files that this user chose.
+// errPublic means that another user can change the folder. Such a user could make this worker send other files.
 var errPublic = errors.New("another user can write to it")
 
 // private returns an error if a user other than root and the worker's own user can change or replace a folder.

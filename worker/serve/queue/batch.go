@@ -36,10 +36,10 @@ const roleJobs = 1
 // ratePause is how long the requests of a role stay in the queue after the role has exceeded its rate.
 const ratePause = 100 * time.Millisecond
 
-// batch claims requests, runs them, and writes the results that are ready within the grace time. A slow request
+// batch claims requests, runs them, and writes the results that are ready within Config.Grace. A slow request
 // continues without a claim, and is claimed again when it is done. So a transaction is short, however long a capture
-// takes. more reports whether the caller should call batch again at once. The context captures is for the requests; it
-// outlives the batch.
+// takes. more reports whether the caller should call batch again at once. captures is the context of the requests, which may
+// run longer than the batch.
 func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
 	s.found = 0
 	slow := s.unfinished()
@@ -75,7 +75,8 @@ func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
 	return len(requests) == most, nil
 }
 
-// claim begins a transaction, and locks up to most requests in it, except those with an id in but and those of callers.
+// claim begins a transaction, and locks (claims) at most most requests in it. It leaves out requests whose ids are in but, and
+// the requests of callers.
 func (s *session) claim(ctx context.Context, most int, but []int64, callers []uint32) ([]Request, error) {
 	b := guarded()
 	b.Queue(claimSQL, most, but, callers)
@@ -137,7 +138,8 @@ func (s *session) start(ctx context.Context, requests []Request) []*job {
 	return jobs
 }
 
-// withinRate counts the request against its caller's rate, and reports whether it may begin now.
+// withinRate reports whether a request may begin now. If so, it counts the request for the rate of its caller. Otherwise the
+// requests of this caller stay in the queue for ratePause.
 func (s *session) withinRate(r Request) bool {
 	if r.Superuser {
 		return true
@@ -156,7 +158,7 @@ func (s *session) withinRate(r Request) bool {
 // internalError is the SQLSTATE of unexpected errors.
 const internalError = "XX000"
 
-// carryOut runs a request. After a panic, the request gets a failure as its result at once, and is not claimed again.
+// carryOut runs a request. If that panics, the result of the request is a failure, and the request is not repeated.
 func (s *session) carryOut(ctx context.Context, j *job) {
 	if err := host.Catch("a queued request", func() error {
 		j.result = s.cfg.Handle(ctx, j.request)
@@ -172,7 +174,7 @@ func (s *session) carryOut(ctx context.Context, j *job) {
 	s.wake()
 }
 
-// await waits until all jobs are done, at most for the grace time.
+// await waits until all jobs are done, but at most Config.Grace.
 func (s *session) await(ctx context.Context, jobs []*job) {
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()
@@ -244,8 +246,8 @@ func (s *session) deferred() []uint32 {
 	return roles
 }
 
-// dropDeleted removes finished jobs whose request no longer exists. The caller ensures that the claim reached the end
-// of the queue: it returned all requests except the passed ids.
+// dropDeleted removes finished jobs whose request no longer exists. requests must be all requests of the queue except those
+// with an id in passed.
 func (s *session) dropDeleted(requests []Request, passed []int64) {
 	if len(s.jobs) == 0 {
 		return

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// budget bounds the sessions of all queues together. If there are more databases than sessions, the databases take
-// turns. A session that has run long enough gives way to the database that has waited longest.
+// budget limits the number of sessions of all queues together. If there are more databases than sessions, the databases take
+// turns: a session that has run long enough ends, and the database that has waited longest gets a session.
 type budget struct {
-	// stay times the number of sessions is the time for which a session runs while other databases wait. It may run
-	// shorter if resize lowers the limit. So the server gets at most one new session in each stay, however many
-	// databases there are.
+	// While other databases wait, a session may run for stay multiplied by the number of sessions. It may run shorter if
+	// resize lowers the limit. So the server gets at most one new session in each stay, however many databases there are.
 	stay time.Duration
 
 	mu      sync.Mutex
@@ -23,7 +22,7 @@ type budget struct {
 	timer   *time.Timer
 }
 
-// lease is the right to have a session.
+// lease is the right of a database to have a session.
 type lease struct {
 	since  time.Time
 	asked  time.Time // when the session was asked to leave; written before leave is set
@@ -31,7 +30,7 @@ type lease struct {
 	signal chan struct{} // wakes the session
 }
 
-// urgentTurns is by how many turns an urgent claim is moved forward: it is treated as if it had waited so much longer.
+// urgentTurns is the number of stays by which an urgent claim is moved forward, as if it had waited so much longer.
 const urgentTurns = 10
 
 // claim is a database's place in the line for a lease. A database makes a new claim when its last lease has ended.
@@ -95,7 +94,7 @@ func (b *budget) promote(database string) {
 	}
 }
 
-// hasten makes a claim urgent.
+// hasten makes a claim urgent. It does nothing if the claim is urgent already.
 func (b *budget) hasten(c *claim) {
 	if c.urgent {
 		return
@@ -153,8 +152,9 @@ func (b *budget) reassign() {
 	}
 }
 
-// leaving returns how many sessions were asked to leave and are likely to leave soon. It does not include a session
-// that has not left within leaveTimeout, so that another one is asked. next is the time until the number may change.
+// leaving returns the number of sessions that were asked to leave and are likely to leave soon. It does not count a session
+// that has not left within leaveTimeout, so that another session is asked instead. next is the time until the number may
+// change.
 func (b *budget) leaving(now time.Time) (n int, next time.Duration) {
 	next = leaveTimeout
 	for _, l := range b.leases {

@@ -34,7 +34,7 @@ type Request struct {
 	Settings map[string]string
 	// ASCII means that the database accepts only ASCII characters.
 	ASCII bool
-	// Waited is how long the request has been in the queue.
+	// Waited is the time for which the request has been in the queue.
 	Waited time.Duration
 }
 
@@ -52,8 +52,7 @@ type Result struct {
 }
 
 // Server runs a function in the worker's main session. If the session breaks, Server repeats the function in the next
-// session.
-// pgcluster.Conn implements it.
+// session. worker/serverconn.Conn implements it.
 type Server interface {
 	Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }
@@ -82,18 +81,18 @@ type Config struct {
 	// Log receives log messages.
 	Log zerolog.Logger
 
-	// Sessions bounds the worker's sessions in the server, its main session included. 0 means a tenth of the
-	// connection slots, at least 2 and at most 8.
+	// Sessions is the largest number of the worker's sessions in the server, including its main session. 0 means a tenth of
+	// the connection slots, at least 2 and at most 8.
 	Sessions int
 
 	Keep     time.Duration // rows older than this are removed; default limits.QueueKeep
 	KeepRows int           // rows beyond this number are removed; default limits.QueueKeepRows in a database
 
 	Batch   int           // rows claimed at a time; default limits.QueueBatch
-	Grace   time.Duration // how long a claim waits for slow captures; default 100 ms
+	Grace   time.Duration // longest time for which a claim waits for captures; default 100 ms
 	Poll    time.Duration // interval of checks without a notification; default 5 s
 	Scan    time.Duration // interval of listing the databases; default 2 s
-	MinLook time.Duration // first interval of visits to a database without the extension; default 1 s
+	MinLook time.Duration // first interval between visits to a database without the extension; default 1 s
 	MaxLook time.Duration // longest such interval; default 30 s, and more if there are many databases
 	Stay    time.Duration // pause between two new sessions while databases take turns; default 500 ms
 }

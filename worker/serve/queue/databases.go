@@ -15,7 +15,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// maxVisits bounds the visits that check databases for the extension at the same time.
+// maxVisits is the largest number of databases in which the queue opens a session at the same time.
 const maxVisits = 4
 
 // Queue serves the databases of a server until the server stops.
@@ -280,7 +280,7 @@ type databaseLoop struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	soon   chan struct{}
-	known  bool // the database was served before, and this was logged
+	known  bool // the database was served before, and that was logged
 	// backend is the pid of the session's server process; 0 if there is no session.
 	backend atomic.Int32
 }

@@ -18,13 +18,13 @@ type Depths struct {
 
 // depth is the length of one queue.
 type depth struct {
-	measured time.Time // when the length was measured, or could have been
+	measured time.Time // time of the last measurement, or of the last attempt
 	next     time.Time // when the next measurement is due; zero: now
 	queued   int       // number of rows, including the claimed ones
-	oldest   time.Time // when the oldest row was made; zero: there are no rows
-	claimed  int
+	oldest   time.Time // time of the oldest request; zero: there are no requests
+	claimed  int       // number of rows that this worker runs now
 	unknown  bool      // the length was not measured yet, or cannot be measured
-	lost     time.Time // when the queue lost its session; zero: it has one, or waits for its turn
+	lost     time.Time // when the queue lost its session; zero: the queue has a session, or waits for its turn
 }
 
 const (
@@ -78,7 +78,7 @@ func (d *Depths) Lost() (longest time.Duration) {
 	return longest
 }
 
-// stale reports whether a queue has had no session for longer than a turn of each database takes.
+// stale reports whether a queue's last measurement is so old that the queue should have had a session since then.
 func (d *Depths) stale(of *depth, now time.Time) bool {
 	return now.Sub(of.measured) > validFor+validForDatabase*time.Duration(len(d.databases))
 }
@@ -115,7 +115,8 @@ func (d *Depths) expect(database string) {
 	})
 }
 
-// open notes that a queue has a session. If it had none before, its length is not known until it is measured.
+// open notes that a queue has a session. If the queue had lost its session or is new, its length is not known until it is
+// measured.
 func (d *Depths) open(database string) {
 	d.edit(func() {
 		of := d.databases[database]

@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Row is the journal's row about a waiting call. It has no stack, because the call returned the stack.
+// Row is the journal's row about a waiting call: a call that waited for its answer. It has no stack, because the call returned
+// the stack.
 type Row struct {
 	Verb       string
 	Caller     uint32
@@ -30,23 +31,21 @@ const (
 
 // Journal collects the rows of waiting calls, by database, until a session writes them. It never delays a call. If the
 // rows of a database take too much memory, its newest rows are dropped and counted. Rows of other databases stay, so a
-// database that cannot be reached does not affect them. A Journal is safe for concurrent use, and its zero value is
-// ready.
-// value is ready.
+// database that cannot be reached does not affect them. A Journal is safe for concurrent use. Its zero value is ready.
 type Journal struct {
 	mu       sync.Mutex
 	off      bool // rows cannot be written, because of recovery
 	places   map[string]*place
-	bytes    int            // of all rows
-	dropped  map[string]int // dropped rows, by database
-	newcomer func(database string)
+	bytes    int                   // of all rows
+	dropped  map[string]int        // dropped rows, by database
+	newcomer func(database string) // see onNewcomer; nil: none
 }
 
 // place is the part of the journal for one database.
 type place struct {
 	rows  []Row
 	bytes int
-	owner *session // the session that writes these rows; nil: there is none
+	owner *session // the session that writes these rows; nil: no session
 }
 
 // size returns the approximate memory of a row, in bytes.
@@ -157,7 +156,7 @@ func (j *Journal) detach(s *session) {
 	}
 }
 
-// discard drops the rows of a database, unless a session writes them. The database has no table for them.
+// discard drops the rows of a database that has no table for them, unless a session writes them.
 func (j *Journal) discard(database string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -218,7 +217,7 @@ func (j *Journal) take(database string) []Row {
 	return rows
 }
 
-// putBack adds rows again that could not be written.
+// putBack adds rows again that take has removed but that could not be written. If they have no room now, it drops them.
 func (j *Journal) putBack(database string, rows []Row) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -259,7 +258,7 @@ func (j *Journal) onNewcomer(f func(database string)) {
 	j.newcomer = f
 }
 
-// lost returns how many rows were dropped since the last call, by database.
+// lost returns the number of rows that were dropped since the last call of lost, by database.
 func (j *Journal) lost() map[string]int {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// operationTimeout bounds one transaction. A commit with NOTIFY may wait for another commit, because NOTIFY takes a
-	// global lock. After the timeout the worker opens a new session, and the transaction ends on the server by itself.
+	// operationTimeout is the time limit of one transaction. A commit with NOTIFY may wait for another commit, because NOTIFY
+	// takes a global lock. After the timeout, the worker opens a new session, and the server ends the transaction by itself.
 	operationTimeout = 30 * time.Second
-	// leaveTimeout is how long a session with running requests may stay after it was asked to leave.
+	// leaveTimeout is the time for which a session with running requests may stay after the budget has asked it to leave.
 	leaveTimeout = 15 * time.Second
-	// endTimeout is how long an operation may still take when the session has to end.
+	// endTimeout is the time limit of an operation after the session has to end.
 	endTimeout = time.Second
-	// claimPause is the least time between two claims that only notifications cause, if the last claim found no
-	// request. Every role that can connect may send notifications.
+	// claimPause is the shortest time between two claims that notifications cause, if the earlier claim found no request.
+	// It limits the cost of useless notifications, which every role that can connect may send.
 	claimPause = 50 * time.Millisecond
 	// Old rows are removed after pruneEvery, or after pruneAfter new rows.
 	pruneEvery = time.Minute
-	// compareEvery is the interval at which the extension's objects are compared with those of its script.
+	// compareEvery is the interval at which the extension's objects are compared with its script; see compare.
 	compareEvery = 10 * time.Second
 	pruneAfter   = 1000
 	// pruneBatch is the number of rows removed at a time. It is larger than pruneAfter, so that the removal keeps up.
 	pruneBatch = 2000
 )
 
-// session is the worker's session in one database. One goroutine uses it. Only wake may be called by others.
+// session is the worker's session in one database. Only one goroutine uses it, except that all may call wake.
 type session struct {
 	cfg      *Config
 	log      zerolog.Logger
@@ -42,18 +42,18 @@ type session struct {
 	conn     *pgx.Conn
 	ascii    bool // the database accepts only ASCII
 
-	jobs     map[int64]*job       // running, or done and not yet written
+	jobs     map[int64]*job       // requests that run, or whose results are not written yet, by id
 	overRate map[uint32]time.Time // roles over their rate, with the end of their pause
 	notified bool                 // a notification has arrived since the last claim
 	found    int                  // number of requests of the last claim
 	emptied  time.Time            // when a notification last caused a claim that found no request
 	lease    *lease               // the right to have this session; its signal wakes the session
 	written  int                  // rows written since the last prune
-	pruned   time.Time
-	compared time.Time // when the extension's objects were last compared
+	pruned   time.Time            // time of the last prune
+	compared time.Time            // when the extension's objects were last compared
 }
 
-// open connects to a database and checks for its queue. If there is none, the error wraps errAbsent.
+// open connects to a database and checks that it has a queue. If it has none, the error wraps errAbsent.
 func open(ctx context.Context, cfg *Config, database string, lease *lease) (*session, error) {
 	s := &session{
 		cfg: cfg, log: cfg.Log.With().Str("database", database).Logger(), database: database,
@@ -72,7 +72,8 @@ func open(ctx context.Context, cfg *Config, database string, lease *lease) (*ses
 	return s, nil
 }
 
-// checkExtension checks whether the database has a queue to serve.
+// checkExtension returns an error if the database has no queue that this session can serve: errNone or errAbsent, or
+// errStrange.
 func (s *session) checkExtension(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -93,7 +94,7 @@ func (s *session) checkExtension(ctx context.Context) error {
 	return s.compare(ctx)
 }
 
-// run serves until ctx ends or the session breaks. It closes the session.
+// run serves until ctx ends, the session must leave, or its connection breaks. At the end it closes the session.
 func (s *session) run(ctx context.Context) error {
 	defer s.close(ctx)
 	s.cfg.Journal.attach(s)
@@ -107,11 +108,11 @@ func (s *session) run(ctx context.Context) error {
 	return err
 }
 
-// serve listens first, and then claims. So it finds earlier requests by its first claim, and later ones by
-// notifications.
+// serve listens for notifications first, and then claims. So its first claim finds earlier requests, and notifications tell it
+// about later requests.
 func (s *session) serve(ctx context.Context) error {
 	jobs, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop() // running requests are abandoned, and another session claims them again
+	defer stop() // abandon running requests: another session claims them again
 	err := s.withTimeout(ctx, func(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, "LISTEN "+channel)
 		return err
@@ -130,7 +131,7 @@ func (s *session) serve(ctx context.Context) error {
 	return err
 }
 
-// renew makes a new key if the extension (version 1.1) has a key that was made for another cluster.
+// renew makes a new key if the extension has a key (version 1.1) that was made for another cluster and copied by pg_upgrade.
 func (s *session) renew(ctx context.Context) error {
 	var keyed, renewed bool
 	if err := s.conn.QueryRow(ctx, keyedSQL).Scan(&keyed); err != nil || !keyed {
@@ -139,8 +140,8 @@ func (s *session) renew(ctx context.Context) error {
 	return runGuarded(ctx, s.conn, &renewed, renewSQL)
 }
 
-// mustLeave reports whether the session has to end because another database needs it. Running requests get some time to
-// end, because another session would capture them again.
+// mustLeave reports whether the session has to end, because another database waits for a session. The session stays for at most
+// leaveTimeout to finish running requests, because otherwise another session would run them again.
 func (s *session) mustLeave() bool {
 	return s.lease.leave.Load() && (len(s.jobs) == 0 || time.Since(s.lease.asked) > leaveTimeout)
 }
@@ -169,7 +170,7 @@ func (s *session) runPending(ctx, jobs context.Context) error {
 		if err := s.measure(ctx); err != nil {
 			return err
 		}
-		more = more || s.notified // last, because a notification may arrive during any step, and arrives once
+		more = more || s.notified // checked last, because a notification may arrive during each step above
 	}
 	return nil
 }
@@ -190,7 +191,7 @@ func (s *session) pauseClaims(ctx context.Context) {
 	}
 }
 
-// withTimeout runs f with operationTimeout, and cancels f endTimeout after ctx has ended.
+// withTimeout runs f with the time limit operationTimeout. If ctx ends, f has endTimeout to finish.
 func (s *session) withTimeout(ctx context.Context, f func(context.Context) error) error {
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
@@ -199,7 +200,7 @@ func (s *session) withTimeout(ctx context.Context, f func(context.Context) error
 	return f(bound)
 }
 
-// wait returns after a notification, a call of wake, or the poll interval.
+// wait waits for a notification, a call of wake, or the end of Config.Poll.
 func (s *session) wait(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, host.AlignedDelay(s.cfg.Poll))
 	defer cancel()
@@ -225,7 +226,7 @@ func (s *session) wait(ctx context.Context) error {
 // wake makes the session check for work. It does not block.
 func (s *session) wake() { s.lease.wake() }
 
-// flush writes the rows of waiting calls.
+// flush writes the journal's rows of this database.
 func (s *session) flush(ctx context.Context) error {
 	for {
 		rows := s.cfg.Journal.take(s.database)
@@ -262,7 +263,7 @@ func (s *session) record(ctx context.Context, rows []Row) error {
 		c.engines, c.pauses, c.depths, c.states, c.messages, c.details, c.hints)
 }
 
-// prune removes old rows and compares the objects, each at its interval.
+// prune removes old rows and compares the extension's objects with its script, each at its interval.
 func (s *session) prune(ctx context.Context) error {
 	if time.Since(s.compared) >= compareEvery {
 		if err := s.withTimeout(ctx, s.compare); err != nil {
@@ -296,8 +297,8 @@ func (s *session) report(j *job) {
 		Msg("queued request")
 }
 
-// close ends the session. Unless the worker is ending, it waits until the server has freed the connection slot, which
-// another session of the worker may take.
+// close ends the session. It waits until the server has freed the connection slot, so that another session of the worker can
+// use it. If the worker ends (ctx has ended), it waits for at most endTimeout.
 func (s *session) close(ctx context.Context) {
 	patience := operationTimeout
 	if ctx.Err() != nil {

@@ -34,7 +34,8 @@ WITH needed (class, object) AS (
       AND d.deptype = 'e' AND d.classid = n.class AND d.objid = n.object
 )`
 
-// probe checks whether a database has these objects, and whether this role may use them.
+// probe returns the version of the extension, whether the database has all objects of needed, and whether this role may use
+// them.
 const probe = needed + `
 SELECT (SELECT extversion FROM pg_extension WHERE extname = 'pg_stat_backtrace'),
        (SELECT count(*) FROM owned) = (SELECT count(*) FROM needed),
@@ -43,8 +44,8 @@ SELECT (SELECT extversion FROM pg_extension WHERE extname = 'pg_stat_backtrace')
 `
 
 // hold prevents a DROP of the extension until the transaction ends. guard then fails unless the locked table and the
-// functions belong to the extension. Without guard, a database owner could replace the functions after a DROP. The
-// worker would then run them with its privileges, which often are a superuser's.
+// functions belong to the extension. Without guard, a database owner could drop the extension and make functions with the same
+// names. The worker would run these with its own privileges, which often are a superuser's.
 const (
 	begin = `BEGIN READ WRITE`
 	hold  = `LOCK TABLE backtrace.request IN ACCESS SHARE MODE`
@@ -64,7 +65,7 @@ const (
 	$7::text[], $8::text[], $9::text[])`
 	journalSQL = `SELECT backtrace.journal($1::text[], $2::oid[], $3::text[], $4::int[], $5::int[], $6::timestamptz[],
 	$7::timestamptz[], $8::text[], $9::float8[], $10::int[], $11::text[], $12::text[], $13::text[], $14::text[])`
-	// Version 1.1 of the extension has a key, which pg_upgrade copies with its table.
+	// Version 1.1 of the extension has a key in a table, which pg_upgrade copies.
 	keyedSQL           = `SELECT to_regprocedure('backtrace.renew_secret()') IS NOT NULL`
 	renewSQL           = `SELECT backtrace.renew_secret()`
 	pruneSQL           = `SELECT backtrace.prune($1::interval, $2::bigint, $3::int)`
@@ -78,7 +79,7 @@ var errAbsent = errors.New("no queue here")
 // errNone is errAbsent for a database without the extension.
 var errNone = fmt.Errorf("%w: no extension", errAbsent)
 
-// guarded queues the start of a transaction that can only use the extension's objects.
+// guarded returns a batch with the begin of a transaction. The transaction fails if the objects do not belong to the extension.
 func guarded() *pgx.Batch {
 	b := &pgx.Batch{}
 	b.Queue(begin)
@@ -88,7 +89,7 @@ func guarded() *pgx.Batch {
 	return b
 }
 
-// readGuarded reads the results of the statements that guarded queued.
+// readGuarded reads the results of the four statements of guarded.
 func readGuarded(results pgx.BatchResults) error {
 	for range 4 {
 		if _, err := results.Exec(); err != nil {
@@ -98,8 +99,8 @@ func readGuarded(results pgx.BatchResults) error {
 	return nil
 }
 
-// asAbsent wraps errors that mean errAbsent: undefined schema or table, missing privilege, and guard's division by
-// zero.
+// asAbsent wraps errors of the server in errAbsent if they mean that the queue is not there: undefined schema, table or
+// function, missing privilege, and the division by zero of guard. It returns other errors as they are.
 func asAbsent(err error) error {
 	var e *pgconn.PgError
 	if errors.As(err, &e) {
@@ -111,7 +112,8 @@ func asAbsent(err error) error {
 	return err
 }
 
-// runGuarded runs one guarded statement in its own transaction. It scans the result into into, unless that is nil.
+// runGuarded runs one statement in its own transaction, after the statements of guarded. It scans the result into into, unless
+// into is nil.
 func runGuarded(ctx context.Context, conn *pgx.Conn, into any, sql string, args ...any) error {
 	b := guarded()
 	b.Queue(asynchronousCommit)
@@ -133,5 +135,5 @@ func runGuarded(ctx context.Context, conn *pgx.Conn, into any, sql string, args 
 	} else if _, err := results.Exec(); err != nil {
 		return err
 	}
-	return results.Close() // the last two statements
+	return results.Close() // also reads the results of the last two statements
 }

@@ -12,11 +12,11 @@ import (
 	"pg_stat_backtrace/sql"
 )
 
-// strangeSQL lists differences from the extension's scripts: privileges on its objects, their owners, and row security.
-// Default privileges may have caused them. It knows the objects of versions 1.1 and 1.2. Users may be granted the
-// functions and the views, and the worker's role the functions that it calls. All privileges on the views for users
-// are harmless: these views are not updatable, and the owner's functions do not write to them. The query sql.Foreign
-// lists objects that the scripts did not make.
+// strangeSQL lists differences between the extension's objects and its scripts: in privileges, owners, and row security.
+// Default privileges may have caused them. It knows the objects of versions 1.1 and 1.2. It does not list privileges of users on
+// the functions and the views for them, nor privileges of the worker's role on the functions that the worker calls. All
+// privileges on the views for users are harmless: these views are not updatable, and the owner's functions do not write to
+// them. The query sql.Foreign lists objects that the scripts did not make.
 //
 //nolint:dupword // SQL
 const strangeSQL = `
@@ -71,11 +71,11 @@ SELECT format('row security is off for %s', r.oid::regclass)
 FROM relation r WHERE r.relname = 'request' AND NOT r.relrowsecurity
 ORDER BY 1`
 
-// maxStrange bounds the list in an error or a report.
+// maxStrange is the largest number of differences in an error or a report.
 const maxStrange = 20
 
-// errStrange means that the extension's objects differ from those of its scripts. The owner's functions might then do
-// too much, or do it for other roles.
+// errStrange means that the extension's objects differ from its scripts. Functions that run with their owner's privileges could
+// then do too much, or could be called by the wrong roles.
 var errStrange = errors.New("objects of the extension are not as its script made them")
 
 // Strange returns the differences between the extension's objects in the connection's database and its scripts. Each
@@ -105,7 +105,8 @@ func Strange(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	return found, nil
 }
 
-// compare returns errStrange if the queue must not be served.
+// compare returns an error that wraps errStrange if the extension's objects differ from its scripts. The queue must not be served
+// then.
 func (s *session) compare(ctx context.Context) error {
 	s.compared = time.Now()
 	found, err := Strange(ctx, s.conn)

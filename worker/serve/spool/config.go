@@ -47,8 +47,8 @@ type Config struct {
 	Verbs []string
 	// Plans is the directory with the comparisons of plans with EXPLAIN; "": none. See Info.Plans.
 	Plans string
-	// Concurrency is the largest number of handlers that run at the same time; 0 means limits.Handlers. A quarter of Concurrency
-	// and of Pending is reserved for superusers, and each other role gets at most half of the rest.
+	// Concurrency is the largest number of handlers that run at the same time; 0 means limits.Handlers. Of Concurrency and of
+	// Pending, a quarter is reserved for superusers, and each other role gets at most half.
 	Concurrency int
 	// Pending is the largest number of requests that run or wait; 0 means limits.Pending. The answer to further requests is an
 	// error.
