@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/worker/measure/waitevent"
 )
 
-// Waits are figures of wait events.
+// Waits has the figures of wait events at a time.
 type Waits struct {
 	Report waitevent.Report
 	// Since is when the figures started from zero. If it changes, all figures have started from zero again.
@@ -54,8 +54,8 @@ func (t *total) add(o *total) {
 	}
 }
 
-// growth returns by how much the figures have grown since before. If a figure has fallen, it was reset in between, and
-// its growth is not known: growth returns 0 for it.
+// growth returns the difference of each figure to before. If a figure is lower than before, it was reset in between, and its
+// growth is not known. Then growth returns 0 for this figure.
 func (t *total) growth(before *total) (g total) {
 	if t.calls > before.calls {
 		g.calls = t.calls - before.calls
@@ -74,8 +74,8 @@ func (t *total) growth(before *total) (g total) {
 	return g
 }
 
-// events adds up waits while the worker runs. Resets of the figures and restarts of the server do not lower its
-// counters.
+// events adds up the growth of the figures of wait events while the worker runs. So resets of the figures and restarts of the
+// server do not lower the counters.
 type events struct {
 	read func() (Waits, bool)
 
@@ -86,10 +86,10 @@ type events struct {
 	names    admitted[event]
 	totals   map[event]*total
 	types    map[string]*total
-	lost     uint64
+	lost     uint64 // waits and processes that are missing in the figures
 	method   waits.Method
-	counts   bool
-	timed    bool
+	counts   bool // the method counts waits, so there are numbers and histograms
+	timed    bool // wait events are timed now
 }
 
 func newEvents(read func() (Waits, bool)) *events {
@@ -171,8 +171,8 @@ func (e *events) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// native sends the histograms of single wait events. Only scrapers that accept native histograms get them. It sends the
-// figures that events.Collect has just read.
+// native sends the histograms of single wait events. Only scrapers that accept native histograms get them. The figures are
+// those that events.Collect has read in the same scrape.
 type native struct{ *events }
 
 // Collect sends the histograms.
@@ -187,7 +187,7 @@ func (n native) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// histogram is a native histogram of waits. If classic is set, it has classic buckets too.
+// histogram is a native histogram of the durations of waits. If classic is set, it has classic buckets too.
 type histogram struct {
 	total
 
@@ -199,15 +199,16 @@ type histogram struct {
 // Desc returns the description.
 func (h histogram) Desc() *prometheus.Desc { return h.desc }
 
-// classicBuckets are the buckets, by number, whose upper limits are those of a classic histogram: about 0.13 ms,
+// classicBuckets are the numbers of the buckets whose upper limits are also limits in a classic histogram: about 0.13 ms,
 // 0.5 ms, 1 ms, 4 ms, 17 ms, 0.13 s, 1.1 s, 4.3 s, 17 s and 137 s.
 var classicBuckets = []int{7, 9, 10, 12, 14, 17, 20, 22, 24, 27}
 
 // secondBucket is the number of the bucket whose upper limit is 2^30 ns, which is taken as a second.
 const secondBucket = 20
 
-// Write writes the histogram. The limits of native buckets are powers of two of a second. The worker's limits are
-// powers of two of a nanosecond, about 7 percent higher. Write ignores this difference in native buckets.
+// Write writes the histogram. The limits of native buckets are a power of two multiplied by a second. The limits of the worker's
+// buckets are a power of two multiplied by a nanosecond, about 7 percent higher. Write ignores this difference in native
+// buckets.
 func (h histogram) Write(out *dto.Metric) error {
 	count := uint64(0)
 	positive := make(map[int]int64)
@@ -244,13 +245,13 @@ func (h histogram) Write(out *dto.Metric) error {
 	return nil
 }
 
-// admitted holds the first keys that were passed to admit, most of them at most.
+// admitted has the first keys that were passed to admit. Their number is at most most.
 type admitted[K comparable] struct {
 	most int
 	keys map[K]bool
 }
 
-// admit reports whether a key is among the first ones, and so has its own series.
+// admit reports whether a key is one of the first keys, each of which has its own series.
 func (a *admitted[K]) admit(key K) bool {
 	if a.keys[key] {
 		return true

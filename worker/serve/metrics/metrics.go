@@ -19,7 +19,7 @@ type Config struct {
 	Waits func() (Waits, bool)
 	// Queue reads the length of the queue; false: the length is not known.
 	Queue func() (Queue, bool)
-	// Lost reads for how long the worker has had no sessions in the server.
+	// Lost reads the time for which the worker has had no sessions in the server.
 	Lost func() Lost
 	// Export reads the figures of the export.
 	Export func() []Export
@@ -104,7 +104,7 @@ func (m *Metrics) Handler() http.Handler {
 	})
 }
 
-// Captured counts a captured stack. pause is how long the capture stopped the process; 0: it did not stop it.
+// Captured counts a captured stack. pause is the time for which the capture stopped the process; 0: the process was not stopped.
 func (m *Metrics) Captured(engine string, pause time.Duration) {
 	if m == nil {
 		return
@@ -115,8 +115,8 @@ func (m *Metrics) Captured(engine string, pause time.Duration) {
 	}
 }
 
-// Kinds of requests, for Requested. A caller waits for the answer to a waiting request. Queued requests are in the
-// queue.
+// Kinds of requests, for Requested. The caller of a waiting request waits for the answer. A queued request is in the queue, and
+// its caller does not wait.
 const (
 	Waiting = "waiting"
 	Queued  = "queued"

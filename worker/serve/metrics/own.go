@@ -17,24 +17,25 @@ type own struct {
 	start time.Time
 }
 
-// Queue counts the requests in the queues of all databases, and has the age of the oldest one; 0: the queues are empty.
+// Queue has the numbers of requests in the queues of all databases: those that wait, and those that the worker runs. Oldest is
+// the age of the oldest request; 0: the queues are empty.
 type Queue struct {
 	Waiting, Claimed int
 	Oldest           time.Duration
 }
 
-// Lost is for how long the worker has had no sessions in the server; 0: it has them.
+// Lost has the times for which the worker has had no sessions in the server; 0: it has the sessions.
 type Lost struct {
-	// Main is about the session for permissions and names. Queue is about the sessions for queues: the longest time of
-	// any.
+	// Main is about the session for permissions and names. Queue is about the sessions for queues, and is the longest time
+	// of any database.
 	Main, Queue time.Duration
 }
 
-// Export counts the sent, failed and dropped profiles of one receiver.
+// Export has the numbers of sent, failed, dropped and waiting profiles of one receiver.
 type Export struct {
 	// Type is pyroscope or otlp.
 	Type string
-	// Sent and Dropped are profiles, Failed are requests, since the start of the worker.
+	// Sent and Dropped are numbers of profiles, and Failed is a number of requests, since the start of the worker.
 	Sent, Failed, Dropped uint64
 	// Pending is the number of profiles that were not sent yet. PendingBytes is their size.
 	Pending      int

@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/worker/pg/state"
 )
 
-// Server is a server and what its processes do now.
+// Server is a server, and the states of its processes now.
 type Server struct {
 	// Running is set if the server runs, even if its processes cannot be read.
 	Running bool
@@ -30,7 +30,7 @@ type Server struct {
 // activeKey has the labels of a series of active_sessions.
 type activeKey struct{ class, event, backend string }
 
-// activities counts processes by what they do now.
+// activities counts the server's processes by state and wait event.
 type activities struct {
 	read func() (Server, error)
 
@@ -120,8 +120,8 @@ func collectWAL(out chan<- prometheus.Metric, p *state.Positions) {
 	}
 }
 
-// longest returns the age of the oldest open transaction of a client backend, and for how long a process has waited for
-// a heavyweight lock, the longest of all; 0: there is none.
+// longest returns the age of the oldest open transaction of a client backend, and the longest time for which a process has waited
+// for a heavyweight lock until now; 0: there is no such transaction or process.
 func longest(processes []state.Process, now time.Time) (transaction, wait time.Duration) {
 	for i := range processes {
 		p := &processes[i]

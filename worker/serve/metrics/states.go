@@ -2,7 +2,7 @@ package metrics
 
 import "sync"
 
-// stateNamesSeen holds the SQLSTATEs that have a series of their own, maxStates-1 at most.
+// stateNamesSeen has the SQLSTATEs that have their own series, at most maxStates-1.
 type stateNamesSeen struct {
 	mu   sync.Mutex
 	seen admitted[string]

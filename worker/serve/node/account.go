@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The work for a process is charged to an account, a user id. It is usually the effective user of the process. The
-// owner of a user namespace has as many user ids as the administrator has granted (/etc/subuid). So for a process in a
-// user namespace, the account is the user that created the namespace. Container engines create namespaces as root, for
-// many persons. In such a namespace the account is the effective user again.
+// The work for a process is charged to an account, which is a user id. Usually, the account is the effective user of the
+// process. In a user namespace, the owner of the namespace can use many user ids (/etc/subuid). So for a process in a user
+// namespace, the account is the user that created the namespace. But if root created the namespace, as container engines do
+// for many persons, the account is the effective user.
 //
 // Accounts share the workers, the proofs (see proofs.go) and the lines of the log. A person with one account cannot
 // take the shares of others.
@@ -65,14 +65,13 @@ func namespaceID(fd int, path string) (uint64, error) {
 	return stat.Ino, err
 }
 
-// bucket limits how often something happens, by a rate: atOnce times without a pause, and then perSecond times a
-// second.
+// bucket limits the number of events by a rate: atOnce events without a pause, and then perSecond events a second.
 type bucket struct {
-	used float64
+	used float64 // events of atOnce that are used up
 	last time.Time
 }
 
-// rate is the limit of a bucket; see there.
+// rate is the limit of a bucket.
 type rate struct{ atOnce, perSecond float64 }
 
 // free reports whether the rate allows one more event now. It does not count an event.
@@ -102,10 +101,10 @@ func (c Config) startRate() rate { return rate{float64(2 * max(c.Max, 8)), 0.5} 
 // lineRate is the rate of lines about the processes of one account.
 var lineRate = rate{linesAtOnce / 2, linesPerSecond / 2}
 
-// maxBudgets is the number of budgets at which those of accounts without processes are removed.
+// maxBudgets is the number of budgets from which on the budgets of accounts without processes are removed.
 const maxBudgets = 256
 
-// budget returns the budget of an account.
+// budget returns the budget of an account, which it creates if there is none.
 func (s *supervisor) budget(account int) *budget {
 	if b := s.budgets[account]; b != nil {
 		return b

@@ -24,8 +24,8 @@ type Config struct {
 	// have different slots, and a data directory keeps its slot (see slots.go). listener is the socket on which the
 	// worker accepts connections; nil: it accepts none.
 	Command func(dataDir string, uid, slot int, listener *os.File) *exec.Cmd
-	// Reload makes Run ask each worker to read its files again: it writes a byte to the worker's standard input. A signal would
-	// need CAP_KILL. nil: workers are never asked.
+	// Reload is a channel. After each value, Run writes a byte to the standard input of each worker, so that the worker reads
+	// its files again. (A signal would need CAP_KILL.) nil: Run never does so.
 	Reload <-chan struct{}
 	// Address returns the TCP address on which the worker of a slot accepts connections. If Address is nil, workers
 	// accept none.
@@ -107,7 +107,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// reloadTime bounds the write to a worker that does not read its standard input.
+// reloadTime is the time limit of a write to the standard input of a worker, which may not read it.
 const reloadTime = 100 * time.Millisecond
 
 // reload asks each worker that runs to read its files again.
@@ -199,13 +199,13 @@ type supervisor struct {
 	ports    *ports
 	budgets  map[int]*budget // by account
 	idle     int             // looks since the last change
-	denied   int             // processes that this user may not examine, as logged
-	left     int             // processes left out because an account has too many, as logged
+	denied   int             // last logged number of processes that this user may not examine
+	left     int             // last logged number of processes that are left out because an account has too many
 	slots    []slot
-	settleBy time.Time // until then, workers start only if the proofs of the first look have ended
+	settleBy time.Time // until this time, workers start only if the proofs of the first look have ended; see settle
 	settled  bool
 
-	beyond       int // clusters without a worker because of Max, as logged
+	beyond       int // last logged number of clusters without a worker because of Max
 	beyondLogged time.Time
 	leftLogged   time.Time
 
@@ -216,16 +216,16 @@ type supervisor struct {
 	leftOut int    // lines that explain did not write
 }
 
-// phase is what the supervisor does about a cluster.
+// phase is the state of a cluster. A proof (see prove) verifies that its process is a postmaster.
 type phase int
 
 const (
-	unproved phase = iota // its proof has not begun
-	proving               // a goroutine runs its proof, which may take long
-	refused               // no postmaster, not accessible, or its worker ended; the next proof is at the time next
-	waiting               // proved; its worker may start at the time next
-	running               // its worker runs
-	stopping              // its worker is ending
+	unproved phase = iota // the proof has not begun
+	proving               // a goroutine runs the proof, which may take long
+	refused               // not a postmaster, or not accessible, or the worker ended; the next proof is at the time next
+	waiting               // the proof succeeded; the worker may start at the time next
+	running               // the worker runs
+	stopping              // the worker is ending
 )
 
 // cluster is one postmaster and its worker.
@@ -233,18 +233,18 @@ type cluster struct {
 	Process
 
 	phase   phase
-	name    string    // start of the phase, only in the phases proving and stopping
-	since   time.Time // in the phases proving and stopping: the time at which it began
-	next    time.Time
-	pause   time.Duration
-	began   time.Time
-	reason  uint64 // hash of the last logged reason why it has no worker
+	name    string        // DataDir as first seen, before the proof has changed it
+	since   time.Time     // in the phases proving and stopping: the time at which it began
+	next    time.Time     // of the next proof, or of the start of the worker; see phase
+	pause   time.Duration // before the attempt after the next failure
+	began   time.Time     // start of the worker
+	reason  uint64        // hash of the last logged reason why it has no worker
 	command *exec.Cmd
 	slot    int
 	line    *os.File // the write end of the worker's standard input
-	gone    bool
-	yields  bool   // its worker ends to make room for another cluster, or to start again with a listener
-	unwatch func() // ends the watch for the end of the postmaster; nil: no watch
+	gone    bool     // the postmaster has ended; the cluster is removed when its worker or proof has ended
+	yields  bool     // the worker ends to make room for another cluster, or to start again with a listener
+	unwatch func()   // ends the watch for the end of the postmaster; nil: no watch
 }
 
 // event is something that happened to one cluster. Without left and ended, it is the result of a proof.
@@ -296,7 +296,8 @@ func (s *supervisor) report(now time.Time) {
 	}
 }
 
-// update adds the clusters of new processes, and removes those whose process has ended.
+// update adds clusters for new processes, removes the clusters whose process has ended, and starts proofs and workers that are
+// due.
 func (s *supervisor) update(ctx context.Context, found map[key]Process, now time.Time) {
 	for k, c := range s.clusters {
 		if _, there := found[k]; !there {
@@ -308,7 +309,7 @@ func (s *supervisor) update(ctx context.Context, found map[key]Process, now time
 		case c == nil:
 			s.clusters[k] = &cluster{Process: p, name: p.DataDir, next: now, pause: minPause}
 			s.idle = 0
-		case c.name != p.DataDir && (c.phase == unproved || c.phase == refused): // it has changed its directory while starting
+		case c.name != p.DataDir && (c.phase == unproved || c.phase == refused): // the process has changed its directory since
 			c.Process, c.name, c.phase, c.next, c.pause = p, p.DataDir, unproved, now, minPause
 		}
 	}
@@ -420,7 +421,7 @@ func (s *supervisor) workerEnded(k key, c *cluster, err error) {
 		delete(s.clusters, k)
 		return
 	}
-	if c.yields { // not a failure: it gets a worker again without a pause
+	if c.yields { // not a failure: the cluster may get a worker again without a pause
 		c.yields, c.phase, c.next = false, refused, time.Now()
 		return
 	}

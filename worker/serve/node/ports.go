@@ -21,8 +21,8 @@ const (
 	// busyAnswer is the answer to clients while a slot has no worker.
 	busyAnswer = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 5\r\n" +
 		"Connection: close\r\nContent-Length: 39\r\n\r\nno worker serves this port; retry later"
-	// answerTime is the timeout of one answer, maxAnswers the number of answers at a time, and acceptPause the pause
-	// between two.
+	// answerTime is the timeout of one answer, maxAnswers is the largest number of answers at a time, and acceptPause is the
+	// pause between two answers.
 	answerTime  = 2 * time.Second
 	maxAnswers  = 16
 	acceptPause = 10 * time.Millisecond
@@ -40,10 +40,10 @@ type port struct {
 	stop     func()           // ends the answers of the supervisor; nil: a worker answers
 	next     time.Time        // time of the next attempt to open the address
 	pause    time.Duration
-	failure  string // the last error, as logged
+	failure  string // the last logged error
 }
 
-// ports are the addresses of all slots that were used. Only the goroutine of Run calls the methods.
+// ports has the addresses of all slots that were used. Only the goroutine of Run calls the methods.
 type ports struct {
 	log     zerolog.Logger
 	address func(slot int) string // nil: workers have no addresses
@@ -54,7 +54,7 @@ func newPorts(cfg Config) *ports {
 	return &ports{log: cfg.Log, address: cfg.Address, open: map[int]*port{}}
 }
 
-// give returns the socket of a slot for a worker that starts; nil if there is none. The caller closes it.
+// give returns the socket of a slot for a worker that starts; nil: no socket. The caller must close the socket.
 func (p *ports) give(slot int) *os.File {
 	if p.address == nil || !p.listen(slot, time.Now()) {
 		return nil
@@ -102,7 +102,7 @@ func (p *ports) listen(slot int, now time.Time) bool {
 	return true
 }
 
-// answer makes the supervisor answer the clients of a slot whose worker has ended.
+// answer starts a goroutine that answers the clients of a slot whose worker has ended; see endAnswers.
 func (p *ports) answer(slot int) {
 	held := p.open[slot]
 	if held == nil || held.listener == nil || held.stop != nil {
@@ -187,8 +187,8 @@ func refuseClient(conn net.Conn) {
 	}
 }
 
-// openPorts opens addresses that were in use when the worker of their slot started. The worker is then restarted with
-// its listener.
+// openPorts tries again to open addresses that were in use when the worker of their slot started. If that succeeds, it
+// restarts the worker with its listener.
 func (s *supervisor) openPorts(now time.Time) {
 	if s.ports.address == nil {
 		return

@@ -22,7 +22,7 @@ const (
 	maxHanging       = 512
 )
 
-// proofs counts the running proofs: all, with a slot, and of each account.
+// proofs has the numbers of running proofs: of all, of those with a slot, and of each account.
 type proofs struct {
 	all, slots int
 	ofUser     map[int]int

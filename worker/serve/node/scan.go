@@ -26,8 +26,8 @@ const (
 	// youngLooks is the number of intervals for which a new process is examined again at each look: it may be about to
 	// execute the server's program, or to change to the data directory.
 	youngLooks = 3
-	// costFactor is how much longer the pause after a look is than the processor time of the look. So looks at new
-	// processes take at most a hundredth of a processor, and looks at all processes another hundredth.
+	// costFactor is the ratio of the pause after a look to the processor time of the look. So looks at new processes take at
+	// most a hundredth of a processor, and looks at all processes another hundredth.
 	costFactor = 100
 	// maxNew is the largest number of new process ids that are examined one by one. If there are more, all processes
 	// are examined.
@@ -36,7 +36,7 @@ const (
 	maxYoung = 4096
 )
 
-// Limits of the candidates, the processes that may be postmasters. Each needs some kilobytes of memory.
+// Limits of the candidates: processes that may be postmasters. Each candidate needs some kilobytes of memory.
 const (
 	maxCandidates       = 8192
 	maxCandidatesOfUser = 512 // of one account; 2*Config.Max if this is more; fewer if there are many accounts
@@ -67,7 +67,7 @@ func newScanner(cfg Config) *scanner {
 	}
 }
 
-// look examines the processes that are due. It reports whether it has examined processes.
+// look examines new processes or, from time to time, all processes. It reports whether it has examined any.
 func (s *scanner) look(now time.Time) (examined bool, err error) {
 	if now.Before(s.nextLook) {
 		return false, nil
@@ -127,8 +127,8 @@ func processorTime(f func()) time.Duration {
 	return time.Duration(after.Nano() - before.Nano())
 }
 
-// lookAtAll examines every process. It begins with the earlier candidates: they stay candidates if an account has too
-// many.
+// lookAtAll examines every process. It begins with the earlier candidates, so that these stay candidates if an account has too
+// many processes.
 func (s *scanner) lookAtAll() error {
 	folder, err := os.Open(s.Proc)
 	if err != nil {
@@ -232,7 +232,8 @@ func (s *scanner) add(p Process) {
 	s.ofUser[p.Account]++
 }
 
-// examineSecret notes in denied a server that this user may not examine. It leaves out children of a postmaster.
+// examineSecret adds a process that this user may not examine to denied, if its name is that of a server. It leaves out children
+// of a postmaster.
 func (s *scanner) examineSecret(pid int) {
 	if !isCalledServer(s.Proc, pid) || len(s.denied) >= maxCandidates {
 		return
@@ -246,11 +247,11 @@ func (s *scanner) examineSecret(pid int) {
 // serves reports whether Config.UIDs allows servers of a user.
 func (s *scanner) serves(uid int) bool { return len(s.UIDs) == 0 || slices.Contains(s.UIDs, uid) }
 
-// isChild reports whether a process with this parent, directory and program is a child of a postmaster: its parent has
-// the same directory and program. A postmaster that is process 1 of a container is also the parent of other postmasters
-// there, but these have another directory. A shell that has started a postmaster in its own directory runs another
-// program. If the dynamic loader has started both, their programs are equal, but the shell does not act as a
-// postmaster.
+// isChild reports whether a process with this parent, directory and program is a child of a postmaster: whether its parent has
+// the same directory and program. A postmaster that is process 1 of a container is also the parent of other postmasters in
+// the container, but these have another directory. A shell that has started a postmaster in its own directory runs another
+// program. If the dynamic loader has started both the shell and the postmaster, their programs are equal, but the shell does
+// not act as a postmaster.
 func (s *scanner) isChild(parent int, cwd, exe string) bool {
 	folder := filepath.Join(s.Proc, strconv.Itoa(parent))
 	its, err := os.Readlink(filepath.Join(folder, "exe"))
@@ -276,15 +277,15 @@ const deleted = " (deleted)"
 // programName returns the name of the program to which the link exe leads. The program may have been deleted.
 func programName(exe string) string { return filepath.Base(strings.TrimSuffix(exe, deleted)) }
 
-// isCalledServer reports whether the name of a process (comm) is a name of the server's program. All users can read it, and each
-// process can change its own.
+// isCalledServer reports whether the name of a process (comm) is a usual name of the server's program. All users can read the name
+// of a process, and each process can change its own name.
 func isCalledServer(proc string, pid int) bool {
 	name, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "comm"))
 	return err == nil && isServerName(strings.TrimSuffix(string(name), "\n"))
 }
 
-// isServerName reports whether a name is usual for the server's program: postgres, postmaster, or a wrapped one such as
-// ".postgres-wrapped". postgres_exporter is another program.
+// isServerName reports whether a name is usual for the server's program: postgres, postmaster, or a name such as
+// ".postgres-wrapped", which is not the name of another program such as postgres_exporter.
 func isServerName(name string) bool {
 	return name == "postgres" || name == "postmaster" || strings.Contains(name, "postgres-wrapp")
 }
@@ -297,7 +298,7 @@ func signals(numbers ...unix.Signal) (set uint64) {
 	return set
 }
 
-// handled are signals that postmasters of all versions handle.
+// handled are signals for which postmasters of all versions have a handler.
 var handled = signals(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGCHLD)
 
 // actsAsPostmaster reports whether a process may be a postmaster whose program has any name: a fork of PostgreSQL, a

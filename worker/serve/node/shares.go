@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Accounts share the workers fairly. While there are enough workers, each server has one. Otherwise, if a server waits
-// for a worker, no other account keeps two workers more than the server's account: its newest worker ends. So an
-// account with many processes delays the servers of others only until one worker has ended.
+// Accounts (see account.go) share the workers fairly. While there are enough workers, each server has one. Otherwise, if a server
+// waits for a worker, and another account has at least two workers more than the server's account, the newest worker of that
+// account ends. So an account with many processes delays the servers of others only until one worker has ended.
 
 // startDue starts the workers that are due, up to Max workers in all. The accounts with the fewest workers come first.
 // Among the chosen clusters, the order of the data directories decides which worker starts first.
@@ -43,8 +43,8 @@ func (s *supervisor) due(now time.Time) (due []key) {
 		}
 	}
 	for k, c := range s.clusters {
-		// The worker of an earlier process of the same directory and user may still be ending. It still has the slot,
-		// the port and the folders that the next worker will use.
+		// The worker of an earlier process of the same directory and user may still be ending. Until its end, it uses the
+		// slot, the port and the folders that the next worker needs.
 		if c.phase == waiting && !now.Before(c.next) && !ending[place{c.name, c.UID}] &&
 			s.budget(c.Account).starts.free(now, s.startRate()) {
 			due = append(due, k)
@@ -65,7 +65,7 @@ func (s *supervisor) workers(phases ...phase) (ofAccount map[int]int, all int) {
 	return ofAccount, all
 }
 
-// choose returns the clusters that get the free workers, and the clusters that get none.
+// choose divides the clusters of due into those that get the free workers, and the rest.
 func (s *supervisor) choose(due []key) (chosen, rest []key) {
 	have, all := s.workers(running, stopping)
 	s.sortByName(due)
@@ -108,7 +108,7 @@ func (s *supervisor) makeRoom(rest []key) {
 		wanted[s.clusters[k].Account]++
 	}
 	share := shares(wanted, have, s.Max)
-	missing := -ending // workers that end make room
+	missing := -ending // workers that are ending already make room
 	for _, k := range rest {
 		if account := s.clusters[k].Account; have[account] < share[account] {
 			have[account]++
@@ -147,10 +147,10 @@ func shares(wanted, have map[int]int, workers int) map[int]int {
 	return share
 }
 
-// beyondPause is the time between two lines about servers without a worker. Any user can change their number.
+// beyondPause is the shortest time between two lines about servers without a worker, as any user can change their number often.
 const beyondPause = 10 * time.Second
 
-// reportBeyond logs how many servers have no worker because of Max, if the number has changed.
+// reportBeyond logs the number of servers that have no worker because of Max, if this number has changed.
 func (s *supervisor) reportBeyond(beyond int, now time.Time) {
 	if beyond == s.beyond || now.Sub(s.beyondLogged) < beyondPause {
 		return

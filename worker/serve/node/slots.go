@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// slot has the last use of a slot: by which process, and by which user and data directory. The path of a directory is
+// slot says who used a slot (see Config.Command) last: the process, the user and the data directory. The path of a directory is
 // not unique, because each container has its own paths, and any user can imitate a path in a mount namespace. So a slot
-// is kept for a path and a user id.
+// is kept for a path together with a user id.
 type slot struct {
 	name  string
 	owner int

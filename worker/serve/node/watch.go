@@ -9,8 +9,8 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// watch waits in a goroutine for the end of a process, without polling. It returns a function that ends the watch; nil
-// if the kernel cannot watch a process in this way (before Linux 5.10).
+// watch starts a goroutine that waits for the end of a process, without polling, and sends an event then. It returns a function
+// that ends the watch; nil: the kernel cannot watch a process in this way (before Linux 5.10).
 func (s *supervisor) watch(ctx context.Context, k key) (end func()) {
 	fd, err := unix.PidfdOpen(k.pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *cluster) endWatch() {
 	}
 }
 
-// leaveEnded calls leave for each cluster that has no watch and whose postmaster has ended.
+// leaveEnded calls leave for each running cluster whose postmaster has ended and whose end no watch would report.
 func (s *supervisor) leaveEnded() {
 	for k, c := range s.clusters {
 		if c.phase == running && c.unwatch == nil && hasEnded(k) {

@@ -52,7 +52,7 @@ type Result struct {
 }
 
 // Server runs a function in the worker's main session. If the session breaks, Server repeats the function in the next
-// session. worker/serverconn.Conn implements it.
+// session. cluster.OrdinaryConn implements it.
 type Server interface {
 	Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }

@@ -25,11 +25,11 @@ const (
 	actionIncident = "/screen/incident"
 )
 
-// Limits of an action.
+// Limits of an action (see Actions).
 const (
-	maxAction  = 4 << 10 // size of the request's body, in bytes
-	maxNote    = 200     // length of the note, in characters
-	actionTime = 30 * time.Second
+	maxAction  = 4 << 10          // size of the request's body, in bytes
+	maxNote    = 200              // length of the note, in characters
+	actionTime = 30 * time.Second // time limit of the action
 )
 
 // Actions are the functions that an operator starts from the incident screen. Each returns the answer as JSON. An
@@ -57,7 +57,7 @@ type actionRecord struct {
 	note  string // only of an incident
 }
 
-// actions has the limits of the actions.
+// actions has the limits of the actions: of lines in the log, of starts by token, and of actions at a time.
 type actions struct {
 	lines   *limits.Lines
 	allowed map[string]*limits.Limiter // by path
@@ -92,7 +92,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(answer)
 		return
 	}
-	h.Set("Connection", "close") // the rest of the body is not read
+	h.Set("Connection", "close") // because the rest of the body is not read
 	switch refused.status {
 	case http.StatusMethodNotAllowed:
 		h.Set("Allow", http.MethodPost)
@@ -104,8 +104,8 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	failf(w, refused.status, "%s", refused.text)
 }
 
-// logAction logs an action. Refused requests, which any client can send, are logged at a limited rate (see
-// limits.Lines).
+// logAction logs an action or its refusal. It limits the rate of lines about refusals (see limits.Lines), because any client
+// can cause them.
 func (s *Server) logAction(r *http.Request, record *actionRecord, refused *actionRefusal, took time.Duration) {
 	line, status := s.cfg.Log.Info(), http.StatusOK
 	if refused != nil {
@@ -133,7 +133,7 @@ func (s *Server) logAction(r *http.Request, record *actionRecord, refused *actio
 		Dur("took_ms", took).Msg("action of the screen")
 }
 
-// actionRefusal is a refusal or a failure of an action. ran is true if the action has begun.
+// actionRefusal is a refusal or a failure of an action. ran is set if the action has begun before it failed.
 type actionRefusal struct {
 	refusal
 
@@ -210,7 +210,7 @@ type actionInput struct {
 	Note string `json:"note"`
 }
 
-// actionInput reads and checks the body. The server's read deadline limits the time for this.
+// actionInput reads and checks the body of a request. The connection's read deadline limits the time for that.
 func (*Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionInput, f *actionRefusal) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := params["charset"]
@@ -260,8 +260,8 @@ func decodeAction(path string, data []byte) (in actionInput, err error) {
 }
 
 // foreignAction reports whether a browser sends the request for a page of another address. It is stricter than
-// foreignSite: the host and port of the page must equal those of the request. If a proxy replaces the request's host,
-// actions work only in browsers that send Sec-Fetch-Site.
+// foreignSite: host and port of the page must be equal to host and port of the request. If a proxy replaces the request's
+// host, actions work only in browsers that send Sec-Fetch-Site.
 func foreignAction(r *http.Request) bool {
 	site := r.Header.Values("Sec-Fetch-Site")
 	for _, value := range site {

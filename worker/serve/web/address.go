@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Address is where the listener accepts connections. The zero value means that there is no listener.
+// Address is the address on which the listener accepts connections. The zero value means that there is no listener.
 type Address struct {
 	// Network is tcp or unix.
 	Network string
@@ -91,8 +91,8 @@ const (
 	everyUser = 0o666
 )
 
-// staleTimeout is the timeout of a connection to an existing Unix socket, by which removeStale finds out whether it is
-// used.
+// staleTimeout is the timeout of a connection to an existing Unix socket. removeStale makes this connection to find out
+// whether the socket is in use.
 const staleTimeout = time.Second
 
 // listen opens the address. If open is set, every user can connect to a Unix socket; otherwise only the user of this
@@ -139,7 +139,7 @@ type unixSocket struct {
 	file     fs.FileInfo
 }
 
-// openedSocket returns the Unix socket of a new listener; nil for a listener of another kind.
+// openedSocket returns the Unix socket of a new listener; nil: the listener is of another kind.
 func openedSocket(l net.Listener) *unixSocket {
 	listener, ok := l.(*net.UnixListener)
 	if !ok {
@@ -152,8 +152,8 @@ func openedSocket(l net.Listener) *unixSocket {
 	return &unixSocket{listener: listener, file: file}
 }
 
-// lost reports whether the path of the socket leads to no file or to another file. If so, closing the listener removes
-// no file.
+// lost reports whether the path of the socket leads to no file or to another file. If so, lost also ensures that closing the
+// listener does not remove that other file.
 func (u *unixSocket) lost() bool {
 	if u == nil {
 		return false

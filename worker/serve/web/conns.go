@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// conns bounds the connections of a listener. It counts only connections whose request is not being answered: silent
-// ones, unfinished TLS handshakes, requests that arrive slowly, idle connections. These cost a client nothing.
-// (Limits.Requests bounds the others.) One source can have a share of the counted connections. A connection has some
-// time for its request. After this time it can be closed in favor of a new connection of its source.
+// conns limits the number of connections of a listener. It counts only connections whose request is not being answered:
+// silent connections, unfinished TLS handshakes, requests that arrive slowly, idle connections. Such connections cost a client
+// nothing. (Limits.Requests limits the other connections.) A source (see the type source) can have a part of the counted
+// connections. A connection has some time for its request. After this time, it can be closed in favor of a new connection of
+// its source.
 //
 // If the limit of all connections is reached, a connection of the source with the most connections is closed in favor
 // of a source with fewer.
@@ -21,8 +22,8 @@ type conns struct {
 	net.Listener
 
 	most    int           // largest number of counted connections
-	each    int           // the same for one source
-	least   time.Duration // time that a connection has for its request
+	each    int           // largest number of counted connections of one source
+	least   time.Duration // time for the request, in which a connection is not closed in favor of another
 	source  func(net.Conn) source
 	refused func() // called for each connection that is closed for lack of room
 	now     func() time.Time
@@ -34,7 +35,7 @@ type conns struct {
 
 // places are the counted connections of one source.
 type places struct {
-	pending list.List // connections that wait for their request; the time of the first one ends first
+	pending list.List // connections that wait for their request; the time for the request ends first for the first one
 	idle    list.List // connections whose request was answered; the first one has been idle for the longest time
 }
 
@@ -53,7 +54,7 @@ type conn struct {
 	closed bool
 }
 
-// newConns bounds the connections of a listener. All limits must be above zero. refused may be nil.
+// newConns returns a listener that limits the connections of l. All limits must be above zero. refused may be nil.
 func newConns(l net.Listener, limits Limits, refused func()) *conns {
 	if refused == nil {
 		refused = func() {}
@@ -64,7 +65,7 @@ func newConns(l net.Listener, limits Limits, refused func()) *conns {
 	}
 }
 
-// sharesOfSources means that one source can have half of the connections.
+// sharesOfSources is the part of the connections or streams that one source can have: 2 means a half.
 const sharesOfSources = 2
 
 // Accept returns the next connection for which there is room.
@@ -88,8 +89,8 @@ func (c *conns) Accept() (net.Conn, error) {
 	}
 }
 
-// admit counts a new connection. If another connection must be closed for it, admit returns this victim. ok is false if
-// the new connection must be closed instead.
+// admit counts a new connection if there is room. If another connection must be closed to make room, admit returns this victim.
+// ok is false if the new connection must be closed.
 func (c *conns) admit(n *conn) (victim *conn, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,13 +132,13 @@ func (c *conns) victim(own int, now time.Time) *conn {
 		if n := largest.overdue(now); n != nil {
 			return n
 		}
-		return first(&largest.pending) // none is idle
+		return first(&largest.pending) // all its connections wait for their request
 	}
 	return oldest
 }
 
-// overdue returns a connection whose time for a request has ended, or else the connection that has been idle for
-// longest; nil: there is none.
+// overdue returns a connection whose time for the request has ended. If there is none, it returns the connection that has been
+// idle for longest; nil: no connection is idle.
 func (p *places) overdue(now time.Time) *conn {
 	if n := first(&p.pending); n != nil && !now.Before(n.until) {
 		return n
@@ -225,7 +226,7 @@ func state(c net.Conn, s http.ConnState) {
 	}
 }
 
-// counted returns the connection of conns, also from below TLS; nil if conns did not accept it.
+// counted returns c as a connection of conns, also if c is TLS on such a connection; nil: conns did not accept it.
 func counted(c net.Conn) *conn {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()

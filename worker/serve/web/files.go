@@ -12,9 +12,9 @@ type Files struct {
 	certificates *certificates
 }
 
-// ReadAsRoot reads those files of the configuration that only root can change. A process calls it while it is root.
-// When it has become another user, which may not read these files, it uses the contents from before. ReadAsRoot returns
-// no error: Check finds files that cannot be read.
+// ReadAsRoot reads those files of the configuration that only root can change. A process calls it while it is root, and sets
+// Config.Files to the result. Later, when the process is another user that may not read these files, it uses these contents.
+// ReadAsRoot ignores errors, because Check finds files that cannot be read.
 func (c *Config) ReadAsRoot() *Files {
 	f := &Files{}
 	if path, err := rootfs.RootOnlyPath(c.TokenFile); c.TokenFile != "" && err == nil {
@@ -37,7 +37,7 @@ func (c *Config) ReadAsRoot() *Files {
 	return f
 }
 
-// tokens returns the tokens of the configuration; nil: no token is needed.
+// tokens returns the tokens of the configuration; nil: requests need no token.
 func (c *Config) tokens() *tokens {
 	switch {
 	case c.TokenFile == "":

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Handler answers requests.
+// Handler returns the handler of all requests.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", s.index)
@@ -81,7 +81,7 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the underlying writer, which http.ResponseController needs.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // failf answers with an error.
@@ -89,8 +89,8 @@ func failf(w http.ResponseWriter, status int, format string, args ...any) {
 	http.Error(w, fmt.Sprintf(format, args...), status)
 }
 
-// health answers whether the worker serves; if ready is set, whether everything works. It needs no token, so that an
-// orchestrator can call it. The answer names what does not work only if the request is permitted (see refuse).
+// health answers whether the worker serves or, if ready is set, whether everything works. The request needs no token, so that an
+// orchestrator can send it. The answer says what does not work only if the request is permitted (see refuse).
 func (s *Server) health(w http.ResponseWriter, r *http.Request, ready bool) {
 	var h Health
 	if s.cfg.Health != nil {
@@ -115,7 +115,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request, ready bool) {
 	_, _ = io.WriteString(w, text)
 }
 
-// protected refuses requests without permission, and bounds the number of requests that are answered at a time.
+// protected refuses requests without permission, and limits the number of requests that are answered at a time.
 func (s *Server) protected(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if refusal := s.refuse(r); refusal != nil {
@@ -131,7 +131,7 @@ func (s *Server) protected(next http.Handler) http.Handler {
 			failf(w, http.StatusInternalServerError, "the connection has no deadlines")
 			return
 		}
-		if r.URL.Path == screenEvents { // see streams
+		if r.URL.Path == screenEvents { // the type streams limits them
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -163,7 +163,7 @@ const (
 	screenEvents = "/screen/events"
 )
 
-// screen answers with data of the incident screen. Only an operator token gives names and texts.
+// screen answers with data of the incident screen. The data has names and texts only for an operator token.
 func (s *Server) screen(w http.ResponseWriter, r *http.Request) {
 	if s.isOperator(r) {
 		s.cfg.Screen.Operator.ServeHTTP(w, r)
@@ -172,7 +172,7 @@ func (s *Server) screen(w http.ResponseWriter, r *http.Request) {
 	s.cfg.Screen.View.ServeHTTP(w, r)
 }
 
-// take takes a place. It waits for most at the longest, and returns false if no place was free until then.
+// take takes a place in the channel places. It waits for at most most, and returns false if no place has become free.
 func take(ctx context.Context, places chan struct{}, most time.Duration) bool {
 	select {
 	case places <- struct{}{}:
@@ -240,7 +240,7 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 	case formatPprof:
 		h.Set("Content-Disposition", `attachment; filename="profile.pb.gz"`)
 	case "html":
-		// The page has a narrower policy in itself, with the hash of its script.
+		// The page itself has a stricter policy, with the hash of its script.
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "+
 			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	}

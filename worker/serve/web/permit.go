@@ -18,8 +18,8 @@ type refusal struct {
 	text   string
 }
 
-// refuse returns why a request is not permitted; nil: it is permitted. A valid token does not replace the checks of
-// refuseSite: a browser that has stored the token sends it with the requests of every page.
+// refuse returns why a request is not permitted; nil: it is permitted. A request with a valid token must pass the checks of
+// refuseSite too, because a browser that has stored the token sends it with the requests of every page.
 func (s *Server) refuse(r *http.Request) *refusal {
 	if refusal := s.refuseSite(r); refusal != nil {
 		return refusal
@@ -37,7 +37,7 @@ func (s *Server) refuse(r *http.Request) *refusal {
 	return nil
 }
 
-// refuseSite returns why a browser must not send the request for its web page; nil: it may.
+// refuseSite refuses requests that a browser sends for a web page of another site; nil: the request is permitted.
 func (s *Server) refuseSite(r *http.Request) *refusal {
 	if !s.ownHost(r.Host) {
 		return &refusal{http.StatusForbidden, fmt.Sprintf("the host %q of the request is not allowed; "+
@@ -50,12 +50,12 @@ func (s *Server) refuseSite(r *http.Request) *refusal {
 	return nil
 }
 
-// ownHost reports whether the host that a request names is this listener. A web page can resolve its own name to the
-// address of the listener (DNS rebinding), and then read the answers. But such a request names the host of the page. A
-// page cannot make an IP address lead here.
+// ownHost reports whether the host in a request is a name or address of this listener. The owner of a web page can make the
+// page's host name resolve to the address of the listener (DNS rebinding). The page could then read the answers. But such a
+// request has the host name of the page. With an IP address as host, this attack is impossible.
 func (s *Server) ownHost(hostPort string) bool {
 	if hostPort == "" || s.cfg.Address.Network == unixNetwork {
-		return true // every browser sends a host, and none connects to a Unix socket
+		return true // not from a browser: every browser sends a host, and none connects to a Unix socket
 	}
 	host := hostName(hostPort)
 	if strings.EqualFold(host, localhost) || s.named(host) {
@@ -74,7 +74,8 @@ func hostName(hostPort string) string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// named reports whether a name is one of this listener: the host's own name, in Config.Hosts, or in the certificate.
+// named reports whether a name is a name of this listener: it is this host's own name, or is in Config.Hosts, or in the
+// certificate.
 func (s *Server) named(host string) bool {
 	if s.configured(host) {
 		return true
@@ -90,9 +91,9 @@ func (s *Server) configured(host string) bool {
 	return slices.ContainsFunc(s.cfg.Hosts, func(name string) bool { return strings.EqualFold(host, hostName(name)) })
 }
 
-// foreignSite reports whether a browser has sent a request for a page of another site, by the header Sec-Fetch-Site.
-// Its value is none if a user has entered the address. Browsers send it only to this machine or by TLS, and old
-// browsers never. Without it, the headers Origin and Referer name the page, if the request has them.
+// foreignSite reports whether a browser has sent a request for a page of another site, by the header Sec-Fetch-Site. Its value
+// is none if a user has entered the address. Browsers send this header only to their own machine or by TLS, and old browsers
+// never send it. Without this header, foreignSite uses the headers Origin and Referer, if the request has them.
 func (s *Server) foreignSite(r *http.Request) bool {
 	site := r.Header.Values("Sec-Fetch-Site")
 	for _, value := range site {

@@ -23,7 +23,7 @@ const (
 	ModeWall   = "wall"
 )
 
-// ProfileRequest says what to profile.
+// ProfileRequest has the parameters of a profile.
 type ProfileRequest struct {
 	Duration time.Duration
 	// Mode is one of the modes above.
@@ -42,12 +42,12 @@ const (
 	defaultSeconds = 30
 	maxSeconds     = 300
 	maxPIDs        = 64
-	// collectGrace is how long a profile may take beyond its duration, to name its frames.
+	// collectGrace is the time that a profile may take after its duration, to find the names of its frames.
 	collectGrace = 30 * time.Second
 )
 
-// parseProfile parses the parameters of a request. It also returns all parameters. It ignores unknown ones, because
-// clients send parameters that other programs have.
+// parseProfile parses the parameters of a request. It also returns all parameters. It ignores unknown parameters, because
+// clients send parameters that other programs know.
 func parseProfile(query string) (ProfileRequest, url.Values, error) {
 	q, err := url.ParseQuery(query)
 	if err != nil { // a parameter that cannot be read must not become a default
@@ -64,7 +64,7 @@ func readProfile(q url.Values) (ProfileRequest, error) {
 		if err != nil || !(seconds > 0 && seconds <= maxSeconds) {
 			return r, fmt.Errorf("seconds must be above 0 and at most %d", maxSeconds)
 		}
-		r.Duration = max(time.Duration(seconds*float64(time.Second)), 1) // 0 would have no end
+		r.Duration = max(time.Duration(seconds*float64(time.Second)), 1) // rounded to 0, it would mean no limit
 	}
 	if text := q.Get("mode"); text != "" {
 		if !slices.Contains([]string{ModeCPU, ModeOffCPU, ModeWall}, text) {
@@ -96,7 +96,7 @@ func readProfile(q url.Values) (ProfileRequest, error) {
 	return r, nil
 }
 
-// queryID reads a query id with a sign, as SQL prints it, or without.
+// queryID reads a query id as a signed number, the form of SQL, or as an unsigned number.
 func queryID(text string) (int64, error) {
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err == nil {
@@ -120,11 +120,11 @@ type busyError struct{ after time.Duration }
 
 func (e busyError) Error() string { return "another profile is running" }
 
-// Collect makes a profile. It returns soon after its context ends. The error wraps ErrUnavailable if this host, or the
-// state of the server, permits no profile.
+// Collect makes a profile. It returns soon after its context ends. The error wraps ErrUnavailable if profiles are impossible on
+// this host or in the present state of the server.
 type Collect func(ctx context.Context, r ProfileRequest) (*profile.Profile, error)
 
-// flights runs one profile at a time, for all clients with an equal request.
+// flights runs one profile at a time. All clients with an equal request get the same profile.
 type flights struct {
 	collect Collect
 	render  Render
@@ -137,7 +137,7 @@ type flights struct {
 type flight struct {
 	key     string
 	ends    time.Time
-	waiting int // number of clients that wait for it
+	waiting int // number of clients that wait for the profile
 	cancel  context.CancelFunc
 	done    chan struct{}
 	err     error
@@ -163,7 +163,7 @@ func (fl *flight) encode(render Render, format string) (data []byte, err error) 
 	return out.Bytes(), nil
 }
 
-// recovered turns a panic into an error.
+// recovered sets *err if its caller panics. It must be deferred.
 func recovered(err *error) {
 	if failure := recover(); failure != nil {
 		*err = fmt.Errorf("making a profile failed: %v", failure)
@@ -176,7 +176,7 @@ type Render func(w io.Writer, p *profile.Profile, format string) error
 // formatPprof is the format of "go tool pprof" and of scrapers.
 const formatPprof = "pprof"
 
-// contentTypes are the types of the formats.
+// contentTypes are the values of the header Content-Type, by format.
 var contentTypes = map[string]string{
 	formatPprof: "application/octet-stream", "html": "text/html; charset=utf-8", "text": "text/plain; charset=utf-8",
 	"folded": "text/plain; charset=utf-8", "speedscope": "application/json",
@@ -198,7 +198,7 @@ func (f *flights) get(ctx context.Context, r ProfileRequest, format string) ([]b
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if fl.waiting--; fl.waiting == 0 {
-			fl.key = "" // later equal requests must not join it
+			fl.key = "" // later equal requests must not join this profile
 			fl.cancel()
 		}
 		return nil, ctx.Err()

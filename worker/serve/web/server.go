@@ -25,8 +25,8 @@ type Config struct {
 	// Inherited is a socket from the parent process that already listens on the address; nil: the server opens the
 	// address.
 	Inherited *os.File
-	// TokenFile is a file with one token in each line. A request must have one of them. Empty: no token is needed,
-	// which Check allows only if other hosts cannot reach the address.
+	// TokenFile is a file with one token in each line. A request must have one of these tokens. Empty: requests need no
+	// token, which Check allows only if other hosts cannot reach the address.
 	TokenFile string
 	// CertFile and KeyFile are the certificate and its key for TLS; empty: no TLS.
 	CertFile, KeyFile string
@@ -34,13 +34,13 @@ type Config struct {
 	Files *Files
 	// Version is the version of pg_stat_backtrace, for the index page.
 	Version string
-	// Metrics answers /metrics; nil: there is no such page.
+	// Metrics answers requests for /metrics; nil: this page does not exist.
 	Metrics http.Handler
 	// Collect makes profiles; nil: requests for profiles are refused.
 	Collect Collect
 	// Render prints profiles in the formats html, text, folded and speedscope; nil: only pprof's format is offered.
 	Render Render
-	// Screen is the page of the incident screen; nil: there is none.
+	// Screen is the page of the incident screen; nil: the page does not exist.
 	Screen *Screen
 	// Hosts are further names of this listener in requests, such as a DNS name or the name of a proxy.
 	Hosts []string
@@ -61,12 +61,12 @@ type Config struct {
 type Screen struct {
 	// Files answers below /screen/ without a token.
 	Files http.Handler
-	// View answers /screen/data without names and texts, Operator with them, for operator tokens.
+	// View answers /screen/data without names and texts. Operator answers it with names and texts, for operator tokens.
 	View, Operator http.Handler
 	// ViewEvents and OperatorEvents answer /screen/events with a stream that ends with the context of the request; nil: there
 	// are no streams.
 	ViewEvents, OperatorEvents http.Handler
-	// Actions are started by operators; nil: there are none.
+	// Actions are the actions that operators can start; nil: none.
 	Actions *Actions
 }
 
@@ -78,12 +78,13 @@ type Health struct {
 	Missing []string
 }
 
-// Limits bound what clients use. A field that is 0 has its default.
+// Limits limit the resources that clients can use. A field that is 0 has its default.
 type Limits struct {
 	// Connections is the number of open connections beside those whose requests are being answered. One source may have
 	// half of them. The default is 2048, but at most a quarter of the files that this process may open.
 	Connections int
-	// First is how long a connection may be without a request before it can give way to a new one; default 500 ms.
+	// First is the time for which a new connection may be without a request before it can be closed in favor of another;
+	// default 500 ms.
 	First time.Duration
 	// Requests is the number of requests that are answered at a time; default 16. More requests wait.
 	Requests int
@@ -94,13 +95,13 @@ type Limits struct {
 	Screens int
 	// Streams is the number of streams of the screen; default 16. One source may have half of them.
 	Streams int
-	// Wait is how long a request waits for its turn; default 10 s.
+	// Wait is the longest time for which a request waits until it is answered, if too many are; default 10 s.
 	Wait time.Duration
-	// Header is how long a client may take to send a request; default 5 s.
+	// Header is the time limit for a client to send the header of a request; default 5 s.
 	Header time.Duration
-	// Idle is how long a connection may be without a request; default 60 s.
+	// Idle is the time after which a connection without a request is closed; default 60 s.
 	Idle time.Duration
-	// Write is how long an answer may take to be written; default 30 s.
+	// Write is the time limit for sending an answer; default 30 s.
 	Write time.Duration
 	// Retry is the pause before the listener is opened again, and between two checks of the path of a Unix socket; default
 	// 10 s.
@@ -133,10 +134,10 @@ func defaultConnections() int {
 	return int(max(least, min(files.Cur/share, most)))
 }
 
-// maxHeader bounds the header of a request, in bytes.
+// maxHeader is the largest header of a request, in bytes.
 const maxHeader = 16 << 10
 
-// lastAnswers is how long requests in progress may take after the end of Run's context.
+// lastAnswers is the time that requests in progress have after the end of Run's context.
 const lastAnswers = time.Second
 
 // ErrNeedsToken means that other hosts reach the address and no token protects it.
@@ -234,8 +235,8 @@ func (s *Server) serve(ctx context.Context) error {
 	if s.certs != nil {
 		accepting = tls.NewListener(accepting, s.certs.config())
 	}
-	// ReadTimeout bounds the body of a refused request, which net/http reads up to 256 kB. The handler removes this
-	// deadline from other requests, and has at least limits.Header for that.
+	// ReadTimeout limits the time for the body of a refused request, of which net/http reads up to 256 kB. For other
+	// requests, the handler removes this deadline. It has at least limits.Header after the header for that.
 	server := &http.Server{
 		Handler: s.Handler(), ReadHeaderTimeout: s.limits.Header, ReadTimeout: 2 * s.limits.Header,
 		IdleTimeout: s.limits.Idle, WriteTimeout: s.limits.Wait + s.limits.Write, MaxHeaderBytes: maxHeader,
@@ -261,7 +262,7 @@ func (s *Server) serve(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	socket.lost() // then the file at its path stays
+	socket.lost() // if so, Shutdown does not remove the file at the path
 	s.flights.stop()
 	s.streams.stop()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
@@ -273,7 +274,7 @@ func (s *Server) serve(ctx context.Context) error {
 	return nil
 }
 
-// address returns the address of a listener, as ParseAddress reads it.
+// address returns the address of a listener in the form of ParseAddress.
 func address(l net.Listener) string {
 	if l.Addr().Network() == unixNetwork {
 		return unixPrefix + l.Addr().String()

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// source identifies a client by a property that it cannot change easily: its user if it runs on this host, else its
-// address. Each user of this host may use all addresses of 127.0.0.0/8, and each host of an IPv6 network all addresses of
-// its /64.
+// source identifies clients by a property that a client cannot change easily: its user if it runs on this host, otherwise the
+// prefix of its address. Addresses alone would not do: each user of this host may use all addresses of 127.0.0.0/8, and each
+// host of an IPv6 network may use all addresses of its /64.
 type source struct {
 	kind   sourceKind
 	user   uint32
@@ -22,7 +22,7 @@ type sourceKind int
 const (
 	unknownSource sourceKind = iota
 	localUser
-	localHost // a program of this host, by which user is not known
+	localHost // a program of this host, whose user is not known
 	network
 )
 
@@ -48,7 +48,7 @@ func sourceOf(c net.Conn) source {
 	return source{kind: unknownSource}
 }
 
-// addrPort returns an address, an IPv4 address that is mapped to IPv6 as IPv4 address.
+// addrPort returns a TCP address. It converts an IPv4 address that is mapped to IPv6 to IPv4.
 func addrPort(a net.Addr) (netip.AddrPort, bool) {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -101,9 +101,9 @@ const (
 	addressBytes  = 16
 )
 
-// socketUser returns the user of the TCP socket of this host with these addresses: its own and its peer's. It asks the
-// kernel, which answers at once. It returns false for a socket that its program has closed, and if the host or a filter
-// of system calls forbids the question.
+// socketUser returns the user of a TCP socket of this host, by the socket's own address and the address of its peer. It
+// requests that from the kernel, which answers at once. It returns false if the program has closed the socket, or if the host
+// or a filter of system calls forbids the request.
 func socketUser(own, peer netip.AddrPort) (uint32, bool) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -121,7 +121,7 @@ func socketUser(own, peer netip.AddrPort) (uint32, bool) {
 	return readDiag(reply[:n], own)
 }
 
-// diagQuestion asks for one socket.
+// diagQuestion returns the message to the kernel that requests data of one socket.
 func diagQuestion(own, peer netip.AddrPort) []byte {
 	m := make([]byte, unix.NLMSG_HDRLEN+diagRequest)
 	order := binary.NativeEndian
@@ -146,7 +146,7 @@ func diagQuestion(own, peer netip.AddrPort) []byte {
 	return m
 }
 
-// readDiag reads the answer.
+// readDiag reads the user from the kernel's answer.
 func readDiag(m []byte, own netip.AddrPort) (uint32, bool) {
 	if len(m) < unix.NLMSG_HDRLEN+diagReplyUser+4 || binary.NativeEndian.Uint16(m[4:]) != diagByFamily {
 		return 0, false
