@@ -1,7 +1,7 @@
 // Package archcheck contains the tests of other architectures that need a whole machine: a kernel, a PostgreSQL
-// server, a worker and sessions. scripts/check-arch.sh builds them for the architecture and runs them in a virtual
-// machine. Process 1 of the machine is the command init below. A test that needs no other kernel runs on this machine
-// as well. The package must not know how the worker works inside: it runs the program, and asks through SQL.
+// server, a worker and sessions. scripts/check-arch.sh builds the tests for the architecture and runs them in a virtual
+// machine, whose process 1 is the command in the folder init. A test that needs no other kernel also runs on this machine.
+// The package must not know how the worker works inside: it runs the program, and uses it through SQL.
 package archcheck
 
 // Result is the test result of one server on one kernel: a line of doc/internals/benchmarks.md's table of architectures.
@@ -11,10 +11,10 @@ type Result struct {
 	PostgreSQL string  `json:"postgresql"` // version and, if it is not Debian's, whose build
 	Processes  int     `json:"processes"`  // captured through SQL, of all kinds
 	Kinds      int     `json:"kinds"`      // backend_type of pg_stat_activity
-	Captures   int     `json:"captures"`   // of them, stopped and run on
+	Captures   int     `json:"captures"`   // captures with a stop after which the process continued
 	Frames     int     `json:"frames"`     // in all captures
-	Asleep     int     `json:"asleep"`     // processes whose second capture had the same addresses
-	Unstopped  int     `json:"unstopped"`  // and whose capture without a stop was as long
+	Asleep     int     `json:"asleep"`     // sleeping processes, whose second capture had the same addresses
+	Unstopped  int     `json:"unstopped"`  // of these, those whose capture without a stop had as many frames
 	Chained    int     `json:"chained"`    // frames found by a frame pointer or back chain
 	Followed   int     `json:"followed"`   // frames found by following instructions
 	Signals    int     `json:"signals"`    // frames of signal handlers
@@ -23,21 +23,22 @@ type Result struct {
 	PauseMax   float64 `json:"pause_max"`  // microseconds
 }
 
-// Marker begins the line of a test's output that holds a Result as JSON.
+// Marker begins the line of a test's output that has a Result as JSON.
 const Marker = "@@result "
 
 // YamaMarker begins the line that says which values of kernel.yama.ptrace_scope were tried.
 const YamaMarker = "@@yama "
 
-// Instructions are the instructions that timing wait events takes on one kernel: a section of doc/internals/benchmarks.md.
+// Instructions has the numbers of processor instructions that the timing of wait events takes on one kernel: a section of
+// doc/internals/benchmarks.md.
 type Instructions struct {
 	Kernel     string `json:"kernel"`     // release
 	PostgreSQL string `json:"postgresql"` // version
-	// Transactions has the instructions of a transaction of pgbench, by its mode and the way of timing.
+	// Transactions has the instructions of one transaction of pgbench, by pgbench's mode and the method of timing.
 	Transactions map[string]map[string]float64 `json:"transactions"`
-	// Calls has the instructions of a system call, by the way of timing and the call's name.
+	// Calls has the instructions of one system call, by the method of timing and the call's name.
 	Calls map[string]map[string]float64 `json:"calls"`
 }
 
-// InstructionsMarker begins the line of a test's output that holds Instructions as JSON.
+// InstructionsMarker begins the line of a test's output that has Instructions as JSON.
 const InstructionsMarker = "@@instructions "

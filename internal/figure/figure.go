@@ -1,6 +1,6 @@
-// Package figure lets a passing test print a figure: how much it compared, or which share was equal.
-// tools/testreport prints it. Share and GoPrograms say how much it compares, by the environment. The package must not
-// know the meaning of the figures.
+// Package figure has functions with which a passing test prints a figure, such as how much it has compared, or which share
+// was equal. tools/testreport collects these figures. Share and GoPrograms say how much a test compares, depending on the
+// environment. The package must not know the meaning of the figures.
 package figure
 
 import (
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Key is the attribute of a test that holds a figure.
+// Key is the name of the test attribute that has a figure; see testing.TB.Attr.
 const Key = "figure"
 
 // Printf prints a figure of the test in one line, and logs it.

@@ -1,3 +1,3 @@
-// Package hostile runs the program on hostile files, and measures its memory and its output. All commands that read
-// files of unknown origin are here. The files are made by the tests, or are in testdata. It holds tests only.
+// Package hostile contains only tests. They run pg_stat_backtrace on hostile files, and measure its memory and the size of its
+// output. They cover all commands that read files of unknown origin. The tests make the files, or the files are in testdata.
 package hostile

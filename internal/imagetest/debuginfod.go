@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// timeout bounds each wait.
+// timeout is the time limit of each wait for debuginfod.
 const timeout = 30 * time.Second
 
-// Debuginfod is a running debuginfod.
+// Debuginfod is a running debuginfod server.
 type Debuginfod struct {
 	// URL is the value for DEBUGINFOD_URLS.
 	URL string
 	log string
 }
 
-// StartDebuginfod starts a server of the ELF files below folder, which ends with the test, and returns when it serves the debug
-// files of the builds in ids.
+// StartDebuginfod starts a debuginfod server for the ELF files below folder. It returns when the server serves the debug files of
+// the builds in ids. The server ends with the test. StartDebuginfod skips the test if the program debuginfod is not installed.
 func StartDebuginfod(t testing.TB, folder string, ids ...string) *Debuginfod {
 	t.Helper()
 	exe, err := exec.LookPath("debuginfod")
@@ -98,8 +98,8 @@ func (s *Debuginfod) Log(t testing.TB) string {
 	return string(data)
 }
 
-// Requests counts the requests for a path in the server's log. This includes the requests of the test itself while it
-// waited for the server.
+// Requests returns the number of requests for a path in the server's log. It includes the requests that StartDebuginfod has made
+// while it waited for the server.
 func (s *Debuginfod) Requests(t testing.TB, path string) int {
 	t.Helper()
 	return strings.Count(s.Log(t), "GET "+path+" ")

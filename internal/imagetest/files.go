@@ -29,8 +29,8 @@ func Files(t *testing.T) []string {
 	return files
 }
 
-// FilesOf returns the files of another architecture: the C library of Debian's cross compilers, and files in
-// PGSB_OTHER_FILES.
+// FilesOf returns the paths of files of another architecture: the C library of Debian's cross compilers, and files in
+// PGSB_OTHER_FILES. It skips the test if there are none.
 func FilesOf(t *testing.T, a *arch.Arch) []string {
 	t.Helper()
 	files, err := filepath.Glob("/usr/" + a.Name + "-linux-gnu/lib/libc.so.6")
@@ -48,7 +48,7 @@ func FilesOf(t *testing.T, a *arch.Arch) []string {
 	return files
 }
 
-// OpenedImage opens a file until the test ends.
+// OpenedImage opens an ELF file, and closes it at the end of the test.
 func OpenedImage(t *testing.T, file string) *elfimage.Image {
 	t.Helper()
 	f, err := os.Open(file)
@@ -63,7 +63,7 @@ func OpenedImage(t *testing.T, file string) *elfimage.Image {
 	return img
 }
 
-// Open opens a file of an architecture, with its call frame information, until the test ends.
+// Open opens an ELF file of an architecture and its call frame information. It closes the file at the end of the test.
 func Open(t *testing.T, file string, a *arch.Arch) (*elfimage.Image, *cfi.Table) {
 	t.Helper()
 	img := OpenedImage(t, file)

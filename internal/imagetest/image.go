@@ -22,7 +22,7 @@ type File struct {
 	Sections []Section
 }
 
-// Program is a program header. A Data that is not nil is stored and sets the offset and the size in the file.
+// Program is a program header. If Data is not nil, it is stored in the file, and Offset and Filesz are set to its place.
 type Program struct {
 	Type                         elf.ProgType
 	Flags                        elf.ProgFlag
@@ -37,7 +37,7 @@ type Section struct {
 	Flags   elf.SectionFlag
 	Addr    uint64
 	Data    []byte
-	Size    uint64 // for SHT_NOBITS
+	Size    uint64 // only for SHT_NOBITS; otherwise the size is that of Data
 	Link    string
 	Entsize uint64
 }
@@ -131,7 +131,7 @@ func (f *File) Bytes() []byte {
 	return out.Bytes()
 }
 
-// withNames adds section 0 and the section name table. A file without sections has neither.
+// withNames returns the sections with section 0 and the section name table. It returns nil for a file without sections.
 func (f *File) withNames() []Section {
 	if len(f.Sections) == 0 {
 		return nil
@@ -144,7 +144,7 @@ func (f *File) withNames() []Section {
 	return all
 }
 
-// header writes Ehdr.
+// header writes the ELF header (Ehdr).
 func (w *writer) header(shoff uint64, shnum int) {
 	f := w.f
 	class, data := elf.ELFCLASS64, elf.ELFDATA2LSB
@@ -171,7 +171,7 @@ func (w *writer) header(shoff uint64, shnum int) {
 		uint16(f.pick(64, 40)), uint16(shnum), uint16(shstrndx))
 }
 
-// program writes Phdr.
+// program writes a program header (Phdr).
 func (w *writer) program(p Program) {
 	w.u32(uint32(p.Type))
 	if !w.f.Is32 {
@@ -184,7 +184,7 @@ func (w *writer) program(p Program) {
 	w.word(0x1000)
 }
 
-// section writes Shdr.
+// section writes a section header (Shdr).
 func (w *writer) section(s Section, offset uint64, all []Section, name string) {
 	names := all[len(all)-1].Data
 	w.u32(uint32(bytes.Index(names, []byte(name+"\x00"))), uint32(s.Type))
@@ -199,7 +199,8 @@ func (w *writer) section(s Section, offset uint64, all []Section, name string) {
 	w.word(1, s.Entsize)
 }
 
-// SymbolTable returns a symbol table and its string table for the file, named like ".symtab" and ".strtab".
+// SymbolTable returns the sections of a symbol table and of its string table. The parameters table and strings are their names,
+// such as ".symtab" and ".strtab".
 func (f *File) SymbolTable(table, strings string, symbols ...Symbol) []Section {
 	w, names := &writer{f: f}, []byte{0}
 	for _, s := range append([]Symbol{{}}, symbols...) {

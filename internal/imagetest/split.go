@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// SplitProgram is a program and its debug file, apart.
+// SplitProgram is a stripped program and its separate debug file.
 type SplitProgram struct {
 	// Exe is the stripped program. Debug is its debug file in a separate folder. Both have the build-id BuildID.
 	Exe, Debug, BuildID string
 }
 
-// BuildSplit compiles a C file with debug information, and splits it as distributions do, but without a debug link.
+// BuildSplit compiles a C file with debug information, and splits the program as distributions do, but without a debug link.
 func BuildSplit(t testing.TB, source string, flags ...string) SplitProgram {
 	t.Helper()
 	exe := filepath.Join(t.TempDir(), "program")
@@ -23,7 +23,7 @@ func BuildSplit(t testing.TB, source string, flags ...string) SplitProgram {
 	return Split(t, exe)
 }
 
-// Split takes the debug information and the symbols out of a copy of a program.
+// Split makes a copy of a program without debug information and symbols, and a debug file that has them.
 func Split(t testing.TB, exe string) SplitProgram {
 	t.Helper()
 	p := SplitProgram{
@@ -55,7 +55,7 @@ func Share(t testing.TB, a, b SplitProgram) (file, id string) {
 	return file, BuildID(t, file)
 }
 
-// BuildID returns the build-id of a file, as the standard library reads it.
+// BuildID returns the build-id of a file in hex. It uses debug/elf, not the code under test.
 func BuildID(t testing.TB, file string) string {
 	t.Helper()
 	f, err := elf.Open(file)

@@ -1,6 +1,6 @@
 // Package jail starts processes in a separate mount namespace with a separate root directory, for tests of the access
-// to files of containers. It does not depend on the tests. A program that imports it becomes such a process itself if
-// an environment variable is set.
+// to files of containers. Start runs the test program again with an environment variable. The function init of this package
+// then turns that process into the process of the separate namespace.
 package jail
 
 import (
@@ -28,7 +28,8 @@ type plan struct {
 	Tree Tree   `json:"tree"`
 }
 
-// Start starts such a process and returns its id. It ends with the test, which is skipped unless root runs it.
+// Start starts a process in a new mount namespace whose root directory has the content tree, and returns its id. The process ends
+// with the test. Start skips the test unless root runs it.
 func Start(t testing.TB, tree Tree) int {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -106,7 +107,7 @@ func (p *plan) enter() error {
 	return nil
 }
 
-// grow makes one entry.
+// grow makes one entry of a Tree.
 func grow(path, what string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
@@ -119,7 +120,7 @@ func grow(path, what string) error {
 		return os.MkdirAll(path, 0o750)
 	case what == "listen":
 		var config net.ListenConfig
-		_, err := config.Listen(context.Background(), "unix", path) // as long as the process lives
+		_, err := config.Listen(context.Background(), "unix", path) // never closed
 		return err
 	}
 	return os.WriteFile(path, []byte(what), 0o600)

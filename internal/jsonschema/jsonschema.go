@@ -1,5 +1,5 @@
-// Package jsonschema writes JSON Schemas (draft 2020-12) of Go types, as encoding/json prints them, for tests. The
-// descriptions are the comments of the types and their fields. The package must not know which types there are.
+// Package jsonschema writes JSON Schemas (draft 2020-12) of Go types in the form in which encoding/json prints them, for tests.
+// The descriptions in a schema are the comments of the types and their fields. The package must not know which types there are.
 package jsonschema
 
 import (
@@ -31,21 +31,21 @@ type Object = map[string]any
 type Generator struct {
 	// Root is the folder of the module.
 	Root string
-	// Given has the schemas of types with methods that print JSON. They may refer to the definitions in Defs.
+	// Given has the schemas of types that print their own JSON by a method. These schemas may refer to the definitions in Defs.
 	Given map[reflect.Type]Object
 	Defs  Object
-	// Common has the descriptions of members whose fields have no comment.
+	// Common has the descriptions of members whose fields have no comment, by the member's name.
 	Common map[string]string
 	// Strict forbids members that the schema does not have.
 	Strict bool
 
-	comments map[string]map[string]string // by the path of a package, of "Type" and "Type.Field"
+	comments map[string]map[string]string // by the path of a package, and by "Type" or "Type.Field"
 	defs     Object
 	named    map[string]reflect.Type
 	err      error
 }
 
-// Schema returns the schema of a document that has one of the types.
+// Schema returns the schema, as JSON, of a document that is of one of the types.
 func (g *Generator) Schema(title, description string, types ...reflect.Type) ([]byte, error) {
 	g.defs, g.named, g.err = clone(g.Defs), map[string]reflect.Type{}, nil
 	root := Object{"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, "description": description}
@@ -118,7 +118,7 @@ func (g *Generator) of(t reflect.Type) Object {
 	}
 }
 
-// structure puts a type into the definitions, and returns a reference.
+// structure adds the schema of a struct type to the definitions, and returns a reference to it.
 func (g *Generator) structure(t reflect.Type) Object {
 	name := DefinitionName(t)
 	if other, ok := g.named[name]; ok {
@@ -204,7 +204,8 @@ func clone(s Object) Object {
 	return c
 }
 
-// describe returns the comment of a field, or of another field of the type whose comment has its name.
+// describe returns the comment of a field. If the field has none, it returns the comment of another field of the type that
+// names this field, or the text of Common.
 func (g *Generator) describe(t reflect.Type, field, name string) string {
 	if text := g.comment(t, field); text != "" {
 		return text
@@ -288,7 +289,7 @@ func oneLine(c *ast.CommentGroup) string {
 	return strings.Join(strings.Fields(c.Text()), " ")
 }
 
-// replaceNames puts the JSON names of fields in the place of their Go names.
+// replaceNames replaces the Go names of a type's fields in a comment by their JSON names, and nil by absent.
 func replaceNames(text string, t reflect.Type) string {
 	text = regexp.MustCompile(`\b(json|JSON)([A-Z])`).ReplaceAllString(text, "$2")
 	text = regexp.MustCompile(`\bnil\b`).ReplaceAllString(text, "absent")

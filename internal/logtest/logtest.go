@@ -1,4 +1,4 @@
-// Package logtest lets a test read what a package logs.
+// Package logtest has a log whose lines a test can read.
 package logtest
 
 import (
@@ -12,13 +12,13 @@ import (
 // Line is a line of a log.
 type Line struct {
 	Level, Message string
-	// Error and Address are fields of the line; empty: it has none.
+	// Error and Address are the fields error and address of the line; empty: the line does not have the field.
 	Error, Address string
 	// Fields has all fields, with the types of package json.
 	Fields map[string]any
 }
 
-// writer passes lines on, one at a time.
+// writer passes lines to a function, one at a time.
 type writer struct {
 	mu   sync.Mutex
 	pass func(Line)

@@ -1,6 +1,6 @@
-// Package brotli takes the place of github.com/andybalholm/brotli in the program: go.mod replaces it. parquet-go refers to
-// that module for a compression that the recorder does not write. Its tables and its code were a megabyte of the program,
-// and unpacked whatever a forged file had in it.
+// Package brotli replaces github.com/andybalholm/brotli by a directive in go.mod. parquet-go refers to that module for a
+// compression that the recorder does not write. The tables and the code of that module were a megabyte of the program. They also
+// would have unpacked any content of a forged file.
 package brotli
 
 import (
@@ -17,7 +17,7 @@ type WriterOptions struct {
 	LGWin   int
 }
 
-// Writer fails.
+// Writer fails at each write.
 type Writer struct{}
 
 // NewWriterOptions returns a Writer that fails.
@@ -32,7 +32,7 @@ func (*Writer) Close() error { return ErrNotSupported }
 // Reset does nothing.
 func (*Writer) Reset(io.Writer) {}
 
-// Reader fails.
+// Reader fails at each read.
 type Reader struct{}
 
 // NewReader returns a Reader that fails.

@@ -20,7 +20,8 @@ type account struct {
 	other    bool // not the user that runs the test
 }
 
-// serverAccount returns the account with a name; empty: as the environment says. Only root has a choice.
+// serverAccount returns the account with a name; empty: that of PGSB_TEST_USER, or postgres. If root does not run the test, it
+// returns the account of the test.
 func serverAccount(t testing.TB, name string) account {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -39,8 +40,8 @@ func serverAccount(t testing.TB, name string) account {
 	return account{uid: uid, gid: gid, other: true}
 }
 
-// apply makes command run as the account, in a new session (a ^C at the terminal ends only the test). The account can
-// enter the working directory. The environment does not redirect PostgreSQL's programs.
+// apply makes command run as the account, in a new session, so that ^C at the terminal ends only the test. The working directory
+// is one that the account can enter. The environment has no variables of libpq.
 func (a account) apply(command *exec.Cmd) *exec.Cmd {
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if a.other {
@@ -51,10 +52,10 @@ func (a account) apply(command *exec.Cmd) *exec.Cmd {
 	return command
 }
 
-// makeRoot makes the directory that holds everything of one server.
+// makeRoot makes the directory that contains all files of one server.
 func (s *Server) makeRoot() string {
 	s.t.Helper()
-	// Not t.TempDir: its name holds the test's, and a socket's path must stay under 108 bytes.
+	// Not t.TempDir, whose path contains the name of the test: the path of a socket must be shorter than 108 bytes.
 	root, err := os.MkdirTemp("", "pgtest")
 	if err != nil {
 		s.t.Fatal(err)
@@ -74,7 +75,7 @@ func (s *Server) makeRoot() string {
 	return root
 }
 
-// write makes or replaces a file of the server, owned by its user.
+// write makes or replaces a file that belongs to the server's user.
 func (s *Server) write(file, content string) {
 	s.t.Helper()
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {

@@ -23,9 +23,9 @@ const (
 
 var versionPattern = regexp.MustCompile(versionFields)
 
-// BinDirs returns the directories of the PostgreSQL programs to test with, in the order of PGSB_TEST_BINDIRS or
-// sorted by name. A directory in the environment without a server fails the test. If there is no directory, or if
-// PGSB_TEST_SERVERS is "none", the test is skipped.
+// BinDirs returns the directories of the PostgreSQL programs to test with, in the order of PGSB_TEST_BINDIRS or, without
+// this variable, sorted by name. It fails the test if a directory in the variable has no server. It skips the test if there is
+// no directory, or if PGSB_TEST_SERVERS is "none".
 func BinDirs(t testing.TB) []string {
 	t.Helper()
 	if os.Getenv(envServers) == "none" {
@@ -66,8 +66,8 @@ func Each(t *testing.T, test func(t *testing.T, binDir string)) {
 	}
 }
 
-// One runs test as Each does, for the newest version of BinDirs only. It is for long tests that do not depend on the
-// version at all. If Full, it runs for every server.
+// One runs test in the form of Each, but only for the newest version of BinDirs. It is for long tests that do not depend on
+// the version. If Full is true, One runs test for every server.
 func One(t *testing.T, test func(t *testing.T, binDir string)) {
 	t.Helper()
 	if Full() {
@@ -78,17 +78,17 @@ func One(t *testing.T, test func(t *testing.T, binDir string)) {
 	t.Run(Version(t, newest), func(t *testing.T) { test(t, newest) })
 }
 
-// Newest returns the one of BinDirs with the highest major version.
+// Newest returns the directory of BinDirs with the highest major version.
 func Newest(t testing.TB) string {
 	t.Helper()
 	return slices.MaxFunc(BinDirs(t), func(a, b string) int { return Major(t, a) - Major(t, b) })
 }
 
-// Full reports whether PGSB_TEST_FULL is set: tests then run to their full extent, which takes an hour or more for all
-// of them. Otherwise long tests take fewer servers, samples or callers.
+// Full reports whether PGSB_TEST_FULL is set. Tests then run to their full extent, which takes an hour or more for all
+// tests. Otherwise long tests use fewer servers, samples or callers.
 func Full() bool { return os.Getenv(envFull) != "" }
 
-// versions has what Version has returned, by directory: each test asks several times.
+// versions caches the results of Version, by directory, because each test calls Version several times.
 var versions sync.Map
 
 // Version returns the version of the server in binDir as `postgres --version` prints it, like "15.18" or "19beta2".

@@ -11,7 +11,7 @@ import (
 
 // Time limits of tests. Both are longer than necessary on a slow and busy machine.
 const (
-	// Patience is how long to wait for something that must happen.
+	// Patience is the time limit of a wait for something that must happen.
 	Patience = 3 * time.Minute
 	// Soon is the time limit for something that happens at once, or right after a deadline.
 	Soon = 15 * time.Second

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Tests must not depend on the shell that runs them: libpq's variables would direct their connections, and those of
-// the programs that they start, to another server.
+// Tests must not depend on the environment of the shell that runs them. Variables of libpq would direct the connections of the
+// tests, and of the programs that tests start, to another server.
 func init() { //nolint:gochecknoinits // before any test, and before TestMain
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
@@ -16,7 +16,8 @@ func init() { //nolint:gochecknoinits // before any test, and before TestMain
 	}
 }
 
-// isLibpq reports whether a variable is one of libpq's: PG and a word. PG_CONFIG and PGSB_TEST_BINDIRS are ours.
+// isLibpq reports whether a variable is one of libpq's, which have the form of PG and a word. PG_CONFIG and PGSB_TEST_BINDIRS are
+// not.
 func isLibpq(name string) bool {
 	return strings.HasPrefix(name, "PG") && !strings.Contains(name, "_") || name == "PGCONNECT_TIMEOUT"
 }

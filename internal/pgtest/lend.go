@@ -22,9 +22,9 @@ var idle struct {
 	servers map[string][]*Server
 }
 
-// Lend returns a server that the test has for itself, as Start does. If an earlier test has given back a server with the
-// same programs and options, Lend returns this one: it costs a tenth of a new one. It has a new database postgres, and no
-// other databases or roles. A server is not lent again if its test failed, restarted it, changed template1, a setting
+// Lend returns a server that only this test uses, like Start. If an earlier test has given back a server with the same programs
+// and options, Lend returns that server, which costs a tenth of a new server. Such a server has a new database postgres, and no
+// other databases or roles. A server is not lent again if its test failed, restarted the server, changed template1, a setting
 // or a configuration file of the server, or left a file in the data directory. CloseIdle must run after the tests.
 func Lend(t testing.TB, binDir string, o Options) *Server {
 	t.Helper()
@@ -73,7 +73,7 @@ func CloseIdle() {
 	idle.servers = nil
 }
 
-// giveBack keeps the server for another test if it is as a new one, and removes it otherwise.
+// giveBack makes the server like a new one and keeps it for another test. If that is not possible, it removes the server.
 func (s *Server) giveBack(key string) {
 	if s.t.Failed() || s.files == nil || s.PostmasterPID() != s.lent {
 		s.end()
@@ -96,7 +96,7 @@ func (s *Server) giveBack(key string) {
 	idle.servers[key] = append(idle.servers[key], s)
 }
 
-// entries lists the data directory, with the contents of configuration files, and the directory of the socket.
+// entries returns the names in the data directory and in the directory of the socket, and the contents of configuration files.
 func (s *Server) entries() (names []string) {
 	list, _ := os.ReadDir(s.DataDir) // an empty list differs from every other one
 	for _, e := range list {
@@ -113,7 +113,8 @@ func (s *Server) entries() (names []string) {
 	return names
 }
 
-// renew makes the server's databases and roles those of a new server, and empties its log.
+// renew removes the server's databases and roles, except those of a new server, and empties its log. It returns an error if the
+// test has changed more.
 func (s *Server) renew() error {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
@@ -146,7 +147,7 @@ func (s *Server) renew() error {
 }
 
 const (
-	// 16384 is the first oid of objects that initdb has not made.
+	// 16384 is the lowest OID of objects that initdb has not made.
 	changedSQL = `SELECT EXISTS (SELECT FROM pg_class WHERE oid >= 16384) OR EXISTS (SELECT FROM pg_proc WHERE oid >= 16384)
 		OR EXISTS (SELECT FROM pg_namespace WHERE oid >= 16384) OR EXISTS (SELECT FROM pg_extension WHERE oid >= 16384)
 		OR EXISTS (SELECT FROM pg_tablespace WHERE oid >= 16384) OR EXISTS (SELECT FROM pg_prepared_xacts)

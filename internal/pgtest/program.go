@@ -13,12 +13,12 @@ import (
 	"testing"
 )
 
-// envPrograms names a directory in which the test programs of one run share the worker's program. It must be new for
-// each run, because a program there is not built again.
+// envPrograms is the environment variable for a directory in which the test programs of one run share the worker's program. The
+// directory must be new for each run, because a program that is there is not built again.
 const envPrograms = "PGSB_TEST_PROGRAMS"
 
-// BuildProgram builds the worker's program at path, static and with the entry point of `make build`. If the environment
-// names a directory of programs, the first caller builds it there, and path becomes a copy.
+// BuildProgram builds the worker's program at path, static and with the entry point of `make build`. If PGSB_TEST_PROGRAMS is
+// set, the first caller builds the program in that directory, and path becomes a copy.
 func BuildProgram(path string) error {
 	dir := os.Getenv(envPrograms)
 	if dir == "" {
@@ -61,9 +61,9 @@ func buildProgram(path string) error {
 	return nil
 }
 
-// RunWithProgram is for TestMain. It builds the program in a temporary directory that the servers' user can enter,
-// runs the tests, and returns the exit status. It sets program to the path. If program is already set, as in a
-// virtual machine without Go, it uses that path.
+// RunWithProgram is for TestMain. It builds the worker's program in a temporary directory that the servers' user can enter,
+// sets *program to its path, runs the tests, and returns the exit status. If *program is set already, as in a virtual machine
+// without Go, it builds nothing.
 func RunWithProgram(m *testing.M, program *string) int {
 	defer CloseIdle()
 	if *program != "" {
@@ -85,8 +85,9 @@ func RunWithProgram(m *testing.M, program *string) int {
 	return m.Run()
 }
 
-// RunOr is for TestMain of a test program that is its own worker: a process that runs as the server's user and may be
-// killed. If the environment has a value for name, RunOr calls other with this value instead of running the tests.
+// RunOr is for TestMain of a test program that also starts itself as another process, such as a worker that runs as the
+// server's user and may be killed. If the environment has a value for name, RunOr calls other with this value instead of
+// running the tests. It returns the exit status.
 func RunOr(m *testing.M, name string, other func(value string) error) int {
 	value := os.Getenv(name)
 	if value == "" {
@@ -100,12 +101,12 @@ func RunOr(m *testing.M, name string, other func(value string) error) int {
 	return 0
 }
 
-// Self copies the test program to where the server's user can execute it, and returns that path.
+// Self copies the test program to a path at which the server's user can execute it, and returns this path.
 func (s *Server) Self(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(s.DataDir), "self")
 	if _, err := os.Stat(path); err == nil {
-		return path // of an earlier test that had this server
+		return path // an earlier test with this server has made the copy
 	}
 	self, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
@@ -117,8 +118,8 @@ func (s *Server) Self(t testing.TB) string {
 	return path
 }
 
-// WriteProgram writes a program for execution. No other test may start a process while the file is open for writing.
-// The new process would inherit the open file until it executes its own program, and executing this file would fail
+// WriteProgram writes a program for execution. While the file is open for writing, WriteProgram prevents that other tests start
+// processes. A new process inherits the open file until it executes its own program. Until then, executing this file would fail
 // with "busy".
 func WriteProgram(path string, data []byte) error {
 	syscall.ForkLock.RLock()
@@ -126,8 +127,9 @@ func WriteProgram(path string, data []byte) error {
 	return os.WriteFile(path, data, 0o755)
 }
 
-// Suspend stops a process by SIGSTOP and returns when all its threads are stopped. The other threads continue until
-// the thread that the kernel chose has run. On a busy machine this is long enough to answer.
+// Suspend stops a process by SIGSTOP and returns when all its threads are stopped. Without the wait, the threads would run on
+// until the thread that the kernel has chosen for the signal runs. On a busy machine, this takes long enough for the process
+// to answer a request.
 func Suspend(t testing.TB, p *os.Process) {
 	t.Helper()
 	if err := p.Signal(syscall.SIGSTOP); err != nil {

@@ -21,25 +21,25 @@ const (
 	logTail      = 8 << 10 // bytes of the server log shown when a test failed
 )
 
-// Options says how a server differs from the default one: no TCP, trust authentication, a C locale with UTF8, no fsync,
-// a superuser named postgres. The zero value is the default.
+// Options say how a server differs from the default. The zero value is the default: no TCP, trust authentication, a C locale with
+// UTF8, no fsync, and a superuser named postgres.
 type Options struct {
-	// InitDB are further arguments of initdb; they win over the defaults (as "--encoding=LATIN1").
+	// InitDB are further arguments of initdb, such as "--encoding=LATIN1". They take precedence over the defaults.
 	InitDB []string
-	// Conf are lines added to postgresql.conf; they win over the defaults.
+	// Conf are lines that are added to postgresql.conf. They take precedence over the defaults.
 	Conf []string
 	// HBA are lines that replace pg_hba.conf. The default is trust for all users and connections.
 	HBA []string
 	// Env are further variables ("NAME=value") of the server's environment.
 	Env []string
-	// Account is the operating system user of the server when the test runs as root; empty: as PGSB_TEST_USER says.
+	// Account is the operating system user of the server when the test runs as root; empty: that of PGSB_TEST_USER.
 	Account string
-	// TCP lets the server listen on 127.0.0.1 besides the socket.
+	// TCP makes the server listen on 127.0.0.1 in addition to the Unix socket.
 	TCP bool
 	// Standby makes the server a hot standby that waits for more WAL for ever. The data directory is initialised,
 	// started and stopped once, and then started in recovery.
 	Standby bool
-	// Prepare, when not nil, is called with a connection string of the primary before a Standby becomes one.
+	// Prepare, if not nil, is called with a connection string before a server with Standby becomes a standby.
 	Prepare func(dsn string)
 	// Stopped leaves the server down; the test calls Start.
 	Stopped bool
@@ -47,28 +47,28 @@ type Options struct {
 
 // Server is a running (or, after Stop, stopped) throw-away server.
 type Server struct {
-	BinDir    string // where its programs are
+	BinDir    string // directory of its programs
 	DataDir   string // absolute, without symbolic links
 	SocketDir string // unix_socket_directories
-	Port      int    // names the socket, and is the TCP port when Options.TCP is set
+	Port      int    // part of the socket's name, and the TCP port if Options.TCP is set
 	Major     int    // 14, 15 ...
-	LogFile   string // everything the server logged since the first start
+	LogFile   string // all that the server has logged since the first start
 	User      string // database superuser: postgres
 
 	t          testing.TB
 	account    account
-	root       string // holds everything of the server
-	template   string // of the data directory
+	root       string // directory with all files of the server
+	template   string // the template of the data directory; see copyTemplate; empty: none
 	env        []string
-	files      []string      // of a server of Lend: the entries of its data directory at first
-	lent       int           // of a server of Lend: its postmaster when the test began
-	postmaster *os.Process   // the current one
-	done       chan struct{} // closed when the current postmaster has been reaped; nil before the first start
+	files      []string      // only of a server of Lend: the result of entries at the start
+	lent       int           // only of a server of Lend: process id of its postmaster when the test began
+	postmaster *os.Process   // the current postmaster
+	done       chan struct{} // closed when the current postmaster has ended; nil before the first start
 	stop       func()        // ends the watchdog
 }
 
-// Start makes a data directory with the programs in binDir and starts a server on it. At the end of the test it stops
-// the server at once and removes its files. If the test process dies first, a small watchdog does this.
+// Start makes a data directory with the programs in binDir and starts a server on it. At the end of the test, the server is
+// stopped at once and its files are removed. If the test process dies first, a small watchdog process does this.
 func Start(t testing.TB, binDir string, o Options) *Server {
 	t.Helper()
 	s := newServer(t, binDir, o)
@@ -141,7 +141,7 @@ func (s *Server) stopBy(signal syscall.Signal) error {
 	}
 }
 
-// Kill ends the postmaster with SIGKILL, as a crash would, and returns when its processes have noticed.
+// Kill ends the postmaster by SIGKILL, like a crash, and returns when all processes of the server have ended.
 func (s *Server) Kill() {
 	s.t.Helper()
 	pid := s.PostmasterPID()
@@ -200,7 +200,7 @@ func (s *Server) Log() string {
 // OSUser returns the numeric user and group id that the server runs with.
 func (s *Server) OSUser() (uid, gid int) { return s.account.uid, s.account.gid }
 
-// AsServerUser makes command run as the operating system user of the server, which matters when the test runs as root.
+// AsServerUser makes command run as the operating system user of the server, if root runs the test.
 func (s *Server) AsServerUser(command *exec.Cmd) *exec.Cmd { return s.account.apply(command) }
 
 func (s *Server) launch() {
@@ -221,7 +221,7 @@ func (s *Server) launch() {
 	s.done = done
 	go func() {
 		defer close(done)
-		_ = postmaster.Wait() // how it ended is in its log
+		_ = postmaster.Wait() // the server's log says how the postmaster has ended
 	}()
 }
 
@@ -244,7 +244,7 @@ func (s *Server) remove() error {
 		select {
 		case <-s.done:
 		default:
-			// Then no process of the server is left: the postmaster ends after all others.
+			// After the postmaster's end, no process of the server is left, because the postmaster ends last.
 			failed = s.stopBy(syscall.SIGQUIT)
 			ended = failed == nil
 		}
@@ -267,8 +267,8 @@ func (s *Server) remove() error {
 	return failed
 }
 
-// ready reports whether the postmaster says in its file that it accepts connections. To read the file is cheaper than a
-// connection that the server refuses.
+// ready reports whether postmaster.pid says that the server accepts connections. To read this file is cheaper than a connection
+// that the server refuses.
 func (s *Server) ready() bool {
 	data, _ := os.ReadFile(filepath.Join(s.DataDir, "postmaster.pid")) // not there at first
 	lines := strings.Split(string(data), "\n")
@@ -292,7 +292,7 @@ func (s *Server) initDB(o Options) {
 	arguments := append([]string{
 		"-U", s.User, "-A", "trust", "--no-sync", "--no-locale", "--encoding=UTF8",
 	}, o.InitDB...)
-	if o.Account != "" { // the templates are another user's
+	if o.Account != "" { // the templates belong to another user
 		run(s.t, s.account, filepath.Join(s.BinDir, "initdb"), append([]string{"-D", s.DataDir}, arguments...)...)
 	} else {
 		s.template = copyTemplate(s.t, s.account, s.BinDir, s.DataDir, arguments)

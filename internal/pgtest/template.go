@@ -18,14 +18,14 @@ import (
 
 const envTemplates = "PGSB_TEST_TEMPLATES"
 
-// templates is a directory of data directories that initdb has made and no server has used. A copy takes a tenth of the
-// processor time of initdb. All copies have the same system identifier. Beside each template are copies that servers
-// have used and that tests no longer need. To restore one takes a tenth of the processor time of a copy.
+// templates has a directory of templates: data directories that initdb has made and no server has used. A copy of a template
+// takes a tenth of the processor time of initdb. All copies have the same system identifier. Next to each template are used copies
+// that tests no longer need. To restore a used copy takes a tenth of the processor time of a new copy.
 var templates struct {
 	sync.Mutex
 
 	dir  string
-	keep func() // what holds the watchdog's pipe open
+	keep func() // ends the watchdog of dir; kept so that the watchdog's pipe stays open
 }
 
 // copyTemplate makes the data directory to from the template that initdb makes with these arguments, and returns the
@@ -67,29 +67,29 @@ func copyTemplate(t testing.TB, a account, binDir, to string, arguments []string
 	return template
 }
 
-// used ends the name of a directory of used copies of a template.
+// used is the suffix of the name of a directory with the used copies of a template.
 const used = ".used"
 
-// keepUsed keeps a data directory whose server has stopped for copyTemplate.
+// keepUsed keeps the data directory of a stopped server, so that copyTemplate can use it again.
 func keepUsed(template, dataDir string) {
 	if os.MkdirAll(template+used, 0o700) == nil {
-		_ = os.Rename(dataDir, filepath.Join(template+used, filepath.Base(filepath.Dir(dataDir)))) // otherwise it is removed
+		_ = os.Rename(dataDir, filepath.Join(template+used, filepath.Base(filepath.Dir(dataDir)))) // if it fails, the caller removes dataDir
 	}
 }
 
-// takeUsed moves a used copy of a template to the path to. It returns false if there is none.
+// takeUsed moves a used copy of a template to the path to. It returns false if there is no such copy.
 func takeUsed(template, to string) bool {
-	copies, _ := os.ReadDir(template + used) // none without a directory
+	copies, _ := os.ReadDir(template + used) // empty if the directory does not exist
 	for _, c := range copies {
 		if os.Rename(filepath.Join(template+used, c.Name()), to) == nil {
-			return true // otherwise another test program has taken it
+			return true // if Rename fails, another test program has taken the copy
 		}
 	}
 	return false
 }
 
-// restore makes a used copy of a template equal to the template. A file with the size and the time of the template's file
-// has its content too: all files of a template are older than all copies.
+// restore makes a used copy of a template equal to the template. A file that has the size and the modification time of the
+// template's file has its content too, because all files of a template are older than all changes of copies.
 func restore(a account, template, to string) error {
 	err := filepath.WalkDir(to, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -139,7 +139,7 @@ func restoreOne(a account, template, to string, of fs.FileInfo) error {
 	return errors.Join(os.Chown(to, a.uid, a.gid), os.Chmod(to, of.Mode().Perm()), os.Chtimes(to, of.ModTime(), of.ModTime()))
 }
 
-// overwrite writes the content of a file to another one. It keeps the blocks of this file, because new ones are dear.
+// overwrite writes the content of the file from to the file to. It keeps the disk blocks of to, because new blocks cost time.
 func overwrite(to, from string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
@@ -153,8 +153,8 @@ func overwrite(to, from string) error {
 	return errors.Join(err, file.Truncate(int64(len(content))), file.Close())
 }
 
-// templateDir returns the directory that the environment names. Without one it makes a directory for this test
-// program, which a watchdog removes when the program has ended.
+// templateDir returns the directory of PGSB_TEST_TEMPLATES. Without this variable, it makes a directory for this test program. A
+// watchdog removes that directory after the end of the program.
 func templateDir(t testing.TB, a account, binDir string) string {
 	t.Helper()
 	var err error

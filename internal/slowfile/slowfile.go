@@ -1,5 +1,5 @@
-// Package slowfile is for tests. It mounts a file whose readers sleep uninterruptibly, as with a disk or a network file system that
-// does not answer. It must not know its readers.
+// Package slowfile is for tests. It mounts a file whose readers sleep uninterruptibly, like readers of a disk or a network file
+// system that does not answer. It must not know its readers.
 package slowfile
 
 import (
@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is a file system in user space (FUSE) with one file. Its content is withheld until Release is called.
+// File is a file system in user space (FUSE) with one file. Reads of the file block until Release is called.
 type File struct {
 	Path   string
 	device int
 
 	lock   sync.Mutex
-	answer chan struct{} // closed: reads are answered
+	answer chan struct{} // open: reads block; closed: reads are answered
 }
 
 // Text is the content of the file.
 const Text = "at last\n"
 
-// Hold withholds the content of later reads, after a Release. A process that opens the file again reads it anew.
+// Hold makes later reads block again, after a Release. A process that opens the file again reads it anew.
 func (s *File) Hold() {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -48,7 +48,7 @@ func (s *File) Release() {
 	}
 }
 
-// The operations that it takes, and the sizes of messages (include/uapi/linux/fuse.h).
+// Numbers of the operations that File handles, and sizes of messages (include/uapi/linux/fuse.h).
 const (
 	fuseLookup, fuseForget, fuseGetattr, fuseOpen, fuseRead, fuseInit = 1, 2, 3, 14, 15, 26
 	fuseRelease, fuseFlush, fuseInterrupt, fuseBatchForget            = 18, 25, 36, 42
@@ -107,7 +107,7 @@ func (s *File) handle(request []byte) {
 	case fuseForget, fuseBatchForget, fuseInterrupt:
 	case fuseInit:
 		out := make([]byte, 64)
-		copy(out, request[fuseInHeader:fuseInHeader+8]) // the kernel's own version
+		copy(out, request[fuseInHeader:fuseInHeader+8]) // the version of the protocol that the kernel has sent
 		binary.NativeEndian.PutUint32(out[12:], fuseAsyncRead)
 		binary.NativeEndian.PutUint32(out[20:], 1<<16)
 		s.reply(unique, 0, out)
@@ -149,7 +149,7 @@ func attributes(node uint64) []byte {
 	return out
 }
 
-// reply answers one request. After the unmount the answer is lost.
+// reply answers one request. After the unmount, it does nothing.
 func (s *File) reply(unique uint64, errno unix.Errno, data []byte) {
 	out := make([]byte, fuseOutHeader, fuseOutHeader+len(data))
 	binary.NativeEndian.PutUint32(out, uint32(fuseOutHeader+len(data)))
