@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// calibrationPause is the pause before each look for a good time to compare plans with EXPLAIN. Up to as much again is
-	// added, so that the workers of a host do not begin at the same time.
+	// calibrationPause is the pause before each check whether now is a good time to compare plans with EXPLAIN. A random time of
+	// at most the same length is added, so that the workers of a host do not begin at the same time.
 	calibrationPause = 10 * time.Second
-	// longStatement is how long a statement has run when its plan becomes worth knowing.
+	// longStatement is the time for which a statement must have run before its plan is worth a comparison.
 	longStatement = 5 * time.Second
 )
 
-// planCache returns the directory that keeps comparisons of plans with EXPLAIN; empty: none.
+// planCache returns the directory in which comparisons of plans with EXPLAIN are kept; empty: they are not kept. sameUser says
+// whether the worker has had its present user since its start.
 func (w *Worker) planCache(sameUser bool) string {
 	if dir := w.cfg.Debuginfod.CacheDir; dir != "" {
 		return dir
@@ -34,9 +35,10 @@ func (w *Worker) planCache(sameUser bool) string {
 	return dir
 }
 
-// calibrate has the program of one run of the server compared with EXPLAIN, unless that was done before. Without it, plans
-// in the history, in incidents and on the screen are missing or unproven. It begins when a statement runs long, or when the
-// server has nothing to do.
+// calibrate compares the plans that the worker reads from one run of the server with EXPLAIN, unless the server's build was
+// compared before. Without this comparison, plans in the history, in incidents and on the screen are missing or unproven. The
+// comparison begins when a statement has run long, or when the server has nothing to do. calibrate returns after a comparison, or
+// when ctx or the run of the server ends.
 func (w *Worker) calibrate(ctx context.Context, c *cluster.Cluster) {
 	if w.cfg.NoCalibration {
 		return
@@ -62,7 +64,7 @@ func (w *Worker) calibrate(ctx context.Context, c *cluster.Cluster) {
 	}
 }
 
-// sessionsOf reads the sessions of a server, nil if it cannot.
+// sessionsOf reads the sessions of a server; nil: they cannot be read.
 func sessionsOf(c *cluster.Cluster) *moment.Moment {
 	reader, err := state.Open(*c)
 	if err != nil {
@@ -75,7 +77,7 @@ func sessionsOf(c *cluster.Cluster) *moment.Moment {
 	return m
 }
 
-// calibrationDue reports whether a statement has run for some time, or no client of the server runs one.
+// calibrationDue reports whether a client's statement has run for longStatement, or no client runs a statement.
 func calibrationDue(m *moment.Moment) bool {
 	quiet := true
 	for i := range m.Sessions {

@@ -8,11 +8,12 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 )
 
-// CommandHelper is the subcommand of the command rules that runs the command of a file of rules.
+// CommandHelper is the name of the hidden subcommand of "rules" with which the worker starts its helper. The helper is a process
+// that runs the command of the file of rules for each alert.
 const CommandHelper = "run-command"
 
 // startCommands starts the helper if the file of rules has a command. It must be called before the worker gives up the system
-// calls with which it starts a program. The helper has the worker's user.
+// calls that start a program. The helper runs as the worker's user.
 func (w *Worker) startCommands() error {
 	c := &w.cfg.Record
 	if !c.HasRules() {
@@ -29,7 +30,7 @@ func (w *Worker) startCommands() error {
 	return nil
 }
 
-// endCommands ends the helper and a program that runs.
+// endCommands ends the helper and a command that it runs.
 func (w *Worker) endCommands() {
 	if w.commands != nil {
 		w.commands.Close()
@@ -56,7 +57,7 @@ func (w *Worker) runCommands(ctx context.Context) {
 	}
 }
 
-// reloadCommands passes on that the file of rules was read again.
+// reloadCommands makes the helper read the file of rules again. c is the new content of the file.
 func (w *Worker) reloadCommands(c *rules.Config) {
 	switch {
 	case w.commands != nil:
@@ -68,8 +69,8 @@ func (w *Worker) reloadCommands(c *rules.Config) {
 	}
 }
 
-// runCommand queues an alert for the command. File, if any, is the page of the incident. It returns false if the command does not
-// get the alert.
+// runCommand queues an alert for the command. file is the path of the incident's page; empty: none. It returns false if the
+// command does not get the alert.
 func (w *Worker) runCommand(j *incidentJob, a rules.Alert, file string) bool {
 	if w.commands == nil || len(j.config.Command.Run) == 0 {
 		return false

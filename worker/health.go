@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/worker/serve/web"
 )
 
-// absence measures for how long something has been missing. The zero value means that it is not missing.
+// absence measures the time for which something has been missing. The zero value means that nothing is missing.
 type absence struct {
 	mu    sync.Mutex
 	since time.Time
@@ -41,7 +41,7 @@ func (a *absence) lasts() time.Duration {
 	return max(time.Since(a.since), 1)
 }
 
-// lostSessions returns for how long the worker has had no sessions in the server.
+// lostSessions returns the times for which the worker has had no sessions in the server.
 func (w *Worker) lostSessions() metrics.Lost {
 	return metrics.Lost{Main: w.noSession.lasts(), Queue: w.depths.Lost()}
 }

@@ -5,9 +5,9 @@ import (
 	"os"
 )
 
-// notify tells the service manager a state such as "READY=1", as sd_notify(3)
-// does. Without a service manager, or if it does not listen, nothing happens:
-// the worker's job does not depend on it.
+// notify sends a state such as "READY=1" to the service manager, like
+// sd_notify(3). Without a service manager, or if it does not listen, notify
+// does nothing, because the worker does not depend on it.
 func notify(state string) {
 	addr := os.Getenv("NOTIFY_SOCKET")
 	if addr == "" {

@@ -22,7 +22,7 @@ import (
 	"pg_stat_backtrace/worker/serve/metrics"
 )
 
-// ExportConfig says to which receivers the worker pushes profiles. With the zero value it pushes none.
+// ExportConfig says to which receivers the worker pushes profiles. With the zero value, the worker pushes no profiles.
 type ExportConfig struct {
 	// Pyroscope, OTLP, HeaderFile, Interval and Mode: see the fields of export.Config with these names.
 	Pyroscope, OTLP, HeaderFile string
@@ -62,7 +62,8 @@ func (c ExportConfig) export() *export.Config {
 	}
 }
 
-// push starts a goroutine that makes and pushes profiles, if a receiver is configured.
+// push starts a goroutine that makes and pushes profiles, if a receiver is configured. sameUser says whether the worker has had its
+// present user since its start.
 func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) error {
 	if !w.cfg.Export.On() {
 		return nil
@@ -100,7 +101,7 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 	return nil
 }
 
-// reportCost logs when profiles to push begin to end early because of their cost, and when this is over.
+// reportCost logs when profiles to push begin to end early because of their cost, and when they last for the whole interval again.
 func (w *Worker) reportCost(s *clusterprofile.Summary, expensive *bool) {
 	if s.StoppedByCost == *expensive {
 		return

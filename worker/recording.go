@@ -19,23 +19,24 @@ type RecordConfig struct {
 	Period time.Duration
 	// Dir is the state directory; empty: nothing is recorded.
 	Dir string
-	// Shared says that Size is for all folders beside Dir together: each worker of a host has the folder of its user.
+	// Shared is set if Size is for Dir and all folders beside it together. Then each worker of a host records to the folder of
+	// its user.
 	Shared bool
-	// Keep, Size and MinFree bound the history; 0: the defaults of package store.
+	// Keep, Size and MinFree limit the history; see store.Options. 0: the defaults of package store.
 	Keep          time.Duration
 	Size, MinFree int64
 	// Texts says which query texts are kept: off, normalized or all; empty: normalized.
 	Texts string
 	// Redact names the roles whose query texts are not kept.
 	Redact []string
-	// Stacks says that stacks are recorded.
+	// Stacks is set if stacks are recorded.
 	Stacks bool
 	// Rules is a file with changes of the rules; empty: the built-in rules, RulesOff: none.
 	Rules string
 	// Reload makes the worker read Rules again, as SIGHUP does; nil: only SIGHUP does.
 	Reload <-chan struct{}
-	// RulesOptional makes a worker start with the built-in rules if Rules cannot be used. It is for a worker of a host with one
-	// file for all servers: an error in this file must not take the other functions from a new server.
+	// RulesOptional makes a worker start with the built-in rules if Rules cannot be used. It is for the workers of a host with one
+	// file for all servers: because of an error in this file, a new server must not be without a worker.
 	RulesOptional bool
 }
 
@@ -45,12 +46,12 @@ const (
 	maxRecordPeriod = time.Minute
 )
 
-// RecordTexts are the values of RecordConfig.Texts.
+// RecordTexts returns the allowed values of RecordConfig.Texts.
 func RecordTexts() []string {
 	return []string{string(recorder.TextsOff), string(recorder.TextsNormalized), string(recorder.TextsAll)}
 }
 
-// Check returns an error for options that have no meaning. It reads no file.
+// Check returns an error if an option has a wrong value. It reads no file.
 func (c *RecordConfig) Check() error {
 	switch {
 	case c.Period != 0 && (c.Period < minRecordPeriod || c.Period > maxRecordPeriod):
@@ -67,7 +68,7 @@ func (c *RecordConfig) Check() error {
 	return nil
 }
 
-// To returns the directory to which the worker records, or nothing.
+// To returns the directory to which the worker records; empty: it records nothing.
 func (c *RecordConfig) To() string {
 	if c.Period == 0 {
 		return ""
@@ -84,7 +85,7 @@ func (w *Worker) takeStack(ctx context.Context, pid int, limit time.Duration) (*
 	return recorder.TakeStack(ctx, w.capturer, c, pid, limit)
 }
 
-// takePlan says what the plan of a process does, without stopping it.
+// takePlan says in words what the plan of a process does now. It does not stop the process.
 func (w *Worker) takePlan(ctx context.Context, pid int) (string, error) {
 	c, err := w.current()
 	if err != nil {
@@ -113,7 +114,7 @@ func (w *Worker) record(ctx context.Context) {
 		o.TakeStack, o.TakePlan = w.takeStack, w.takePlan
 	}
 	watcher, err := w.newWatcher()
-	if err != nil { // it could be read at the start
+	if err != nil { // the file of rules could be read at the start of the worker
 		w.log.Error().Err(err).Msg("there are no rules")
 	}
 	var wg sync.WaitGroup

@@ -10,9 +10,9 @@ import (
 	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
-// newCapturer makes the capturer, with a debuginfod client where one is
-// configured, and returns what closes that. sameUser says whether the worker
-// has been its user from its start on.
+// newCapturer sets w.capturer, with a debuginfod client if one is configured.
+// It returns a function that must be called at the end of the worker. sameUser
+// says whether the worker has had its present user since its start.
 func (w *Worker) newCapturer(sameUser bool) (func(), error) {
 	cfg := capture.Config{
 		Concurrency: w.cfg.Concurrency, DebugDirs: w.cfg.DebugDirs,
@@ -20,7 +20,7 @@ func (w *Worker) newCapturer(sameUser bool) (func(), error) {
 		Wanted: w.downloads.wanted, Kept: buildcache.Own,
 	}
 	done := func() {}
-	// A nil *Client would be no nil Remote.
+	// Only if not nil: an interface with a nil *Client is not nil.
 	if client := w.debuginfodClient(sameUser); client != nil {
 		cfg.Remote, done = client, client.Close
 	}
@@ -35,10 +35,10 @@ func (w *Worker) newCapturer(sameUser bool) (func(), error) {
 	}, nil
 }
 
-// debuginfodClient makes the client. Its cache is the one that is configured,
-// else that of the user whom the worker has become (see
-// debuginfod.ServiceCacheDir). A cache that cannot be used is told, and the
-// worker goes on without: names are worth less than answers.
+// debuginfodClient returns the client; nil: no client is configured, or its
+// cache cannot be used. The cache is the configured one or, without one, that
+// of the worker's user (see debuginfod.ServiceCacheDir). If the cache cannot be
+// used, debuginfodClient logs the reason, and answers lack names.
 func (w *Worker) debuginfodClient(sameUser bool) *debuginfod.Client {
 	cfg := w.cfg.Debuginfod
 	if cfg.Off() {
@@ -61,7 +61,7 @@ func (w *Worker) debuginfodClient(sameUser bool) *debuginfod.Client {
 	return client
 }
 
-// tellDebuginfod logs what a debuginfod client does.
+// tellDebuginfod logs an event of the debuginfod client. It does not log each progress of a download; see downloads.due.
 func (w *Worker) tellDebuginfod(e debuginfod.Event) {
 	due := w.downloads.due(&e)
 	about := w.log.With().Str("server", e.Server).Str("build_id", e.ID).Str("kind", string(e.File))
@@ -94,24 +94,24 @@ func (w *Worker) tellDebuginfod(e debuginfod.Event) {
 	}
 }
 
-// downloads is the state behind the log's lines about downloads. Its zero value is ready.
+// downloads has the state of the downloads that the log is about. Its zero value is ready.
 type downloads struct {
 	mu sync.Mutex
-	// images are the names of the images whose debug files were asked for, by build-id.
+	// images are the names of the images whose debug files were requested, by build-id.
 	images map[string]string
-	// next is how long a download will have taken when it is told of again, by build-id.
+	// next is the duration of a download at which its progress is logged again, by build-id.
 	next map[string]time.Duration
 }
 
 const (
-	// maxDownloads bounds the builds that are remembered.
+	// maxDownloads is the largest number of builds in each map of downloads.
 	maxDownloads = 1024
-	// A download is told of after the least interval, then whenever it has taken half as long again, and at least once
-	// in the longest.
+	// The progress of a download is logged first after leastProgress. The next time is after half of the time that the download
+	// has taken until then, but at least leastProgress and at most mostProgress.
 	leastProgress, mostProgress = 5 * time.Second, time.Minute
 )
 
-// wanted is told which image a build is.
+// wanted stores the name of the image with the build-id id, whose debug file the capturer requests.
 func (d *downloads) wanted(image, id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,14 +121,14 @@ func (d *downloads) wanted(image, id string) {
 	d.images[id] = image
 }
 
-// image returns the name of the image of a build, "" if that is not known.
+// image returns the name of the image with this build-id; empty: it is not known.
 func (d *downloads) image(id string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.images[id]
 }
 
-// due reports whether it is time to tell of a download's progress.
+// due reports whether an event is to be logged. For Progress, it is false if the last line about the download is too new.
 func (d *downloads) due(e *debuginfod.Event) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,7 +17,8 @@ import (
 	"pg_stat_backtrace/worker/serve/web"
 )
 
-// actions are the actions of the incident screen. An incident is finished even if the browser leaves, unless ctx ends.
+// actions returns the actions of the incident screen. An incident is finished even if the browser closes the connection, unless
+// ctx ends.
 func (w *Worker) actions(ctx context.Context, screen *page.Page) *web.Actions {
 	return &web.Actions{
 		Capture: func(ctx context.Context, pid int) ([]byte, error) {
@@ -41,7 +42,8 @@ type takenIncident struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// takeIncident makes an incident as "incident take" does, and keeps it beside those of the rules.
+// takeIncident makes an incident like the command "incident take", and keeps it in the directory of the incidents that rules
+// cause. It returns a takenIncident as JSON.
 func (w *Worker) takeIncident(ctx context.Context, note string) ([]byte, error) {
 	record := w.cfg.Record
 	if record.Dir == "" || record.Period == 0 {

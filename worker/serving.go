@@ -32,7 +32,8 @@ import (
 	"pg_stat_backtrace/worker/serve/web"
 )
 
-// ServeConfig says where the worker serves metrics and profiles. With the zero value it does not serve them.
+// ServeConfig says on which address the worker serves metrics, profiles and the incident screen. With the zero value, there is no
+// listener.
 type ServeConfig struct {
 	// Listen is an address in the form of web.ParseAddress; empty: the worker does not listen.
 	Listen string
@@ -44,8 +45,8 @@ type ServeConfig struct {
 	Hosts []string
 }
 
-// Check returns an error for options that have no meaning together. It reads no file: the worker may become another
-// user, which reads them.
+// Check returns an error if an option has a wrong value, or does not fit the other options. It reads no file, because the worker
+// may become another user before it reads them.
 func (c ServeConfig) Check() error {
 	if c.Listen == "" {
 		if c.TokenFile != "" || c.CertFile != "" || c.KeyFile != "" || len(c.Hosts) > 0 {
@@ -68,7 +69,7 @@ func (c ServeConfig) Check() error {
 	return nil
 }
 
-// web returns the configuration of the listener; false if there is none.
+// web returns the configuration of the listener; false: there is no listener.
 func (c ServeConfig) web() (web.Config, bool) {
 	address, err := web.ParseAddress(c.Listen)
 	return web.Config{
@@ -77,8 +78,8 @@ func (c ServeConfig) web() (web.Config, bool) {
 	}, err == nil
 }
 
-// rootFiles are files of the options that the worker read as root, before it became the server's user. Workers for
-// servers of several users can so share files that only root can read.
+// rootFiles has the contents of files of the options that the worker has read as root, before it became the server's user. So
+// workers for servers of several users can share files that only root can read.
 type rootFiles struct {
 	web     *web.Files
 	headers http.Header
@@ -108,8 +109,8 @@ func (c *Config) rootOnly() (names []string) {
 	return names
 }
 
-// checkFiles reads the files of the options, as the user that the worker has become. Files that the worker read as root
-// need not be readable.
+// checkFiles reads the files of the options as the worker's user, and returns an error if one cannot be used. Files whose contents
+// are in f need not be readable.
 func (c *Config) checkFiles(f rootFiles) error {
 	if cfg, ok := c.Serve.web(); ok {
 		cfg.Files = f.web
@@ -133,7 +134,7 @@ func (c *Config) checkFiles(f rootFiles) error {
 // profiles reports whether the worker makes profiles of the server.
 func (c *Config) profiles() bool { return c.Serve.Listen != "" || c.Export.On() }
 
-// capabilities are kept to load programs into the kernel.
+// capabilities returns the capabilities that the worker keeps to load BPF programs into the kernel; nil: none.
 func (c *Config) capabilities() []int {
 	if c.Waits.Level == "" && !c.Functions.Allowed && !c.profiles() {
 		return nil
@@ -141,7 +142,7 @@ func (c *Config) capabilities() []int {
 	return []int{unix.CAP_BPF, unix.CAP_PERFMON}
 }
 
-// calls are the system calls that the worker keeps because of its options.
+// calls returns the system calls that the worker needs because of its options, in addition to those that every worker needs.
 func (c *Config) calls() (calls []uint32) {
 	if len(c.capabilities()) > 0 {
 		calls = append(calls, unix.SYS_BPF)
@@ -152,8 +153,8 @@ func (c *Config) calls() (calls []uint32) {
 	return calls
 }
 
-// listen starts the listener. It runs as the server's user, so a Unix socket belongs to that user, and ports below 1024
-// are available only as sockets of the supervisor. An address in use does not stop the worker, which answers SQL without it.
+// listen starts the listener, if there is one. The worker runs as the server's user, so a Unix socket belongs to that user, and
+// ports below 1024 are available only as sockets of the supervisor. If the address is in use, the worker still answers SQL.
 func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 	cfg, ok := w.cfg.Serve.web()
 	if !ok {
@@ -202,7 +203,7 @@ func (w *Worker) openScreen() (source.Source, error) {
 	return live, nil
 }
 
-// newMetrics makes the metrics, if the worker shows them.
+// newMetrics returns the metrics; nil: the worker has no listener that shows them.
 func (w *Worker) newMetrics() *metrics.Metrics {
 	if w.cfg.Serve.Listen == "" {
 		return nil
@@ -223,17 +224,17 @@ func (w *Worker) newMetrics() *metrics.Metrics {
 	})
 }
 
-// processReader reads what the processes of the server's present run do.
+// processReader reads the states of the processes of the server's present run.
 type processReader struct {
 	worker *Worker
 
 	mu       sync.Mutex
 	reader   *state.ActivityReader
-	reported string // the last error of a running server that was logged; empty for none
+	reported string // the last logged error of a running server; empty: the last read succeeded
 }
 
-// read returns the server, with its processes unless there is an error. It logs each different error of a server that
-// runs.
+// read returns the server and its processes. After an error, the result has no processes. read logs the error of a running server,
+// unless it has logged the same error last.
 func (p *processReader) read() (metrics.Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -292,12 +293,12 @@ func (w *Worker) collect(ctx context.Context, r web.ProfileRequest) (*profile.Pr
 		Mode: clusterprofile.Mode(r.Mode), Duration: r.Duration, Filter: filter,
 	})
 	if err == nil && ctx.Err() != nil {
-		return nil, ctx.Err() // no client waits for it
+		return nil, ctx.Err() // no client waits for the profile
 	}
 	return p, err
 }
 
-// profile makes a profile of the server. One without samples is no error: scrapers come again.
+// profile makes a profile of the server. A profile without samples is not an error, because scrapers repeat their requests.
 func (w *Worker) profile(
 	ctx context.Context, o clusterprofile.Options,
 ) (p *profile.Profile, summary *clusterprofile.Summary, err error) {
@@ -318,8 +319,8 @@ func (w *Worker) profile(
 	return p, summary, err
 }
 
-// unavailable wraps web.ErrUnavailable around an error that concerns this host or the server's state, and adds what to
-// do. Other errors are returned as they are.
+// unavailable wraps an error that is due to this host or the server's state in web.ErrUnavailable, and adds a remedy. It returns
+// other errors as they are.
 func unavailable(err error) error {
 	const instead = "\nThe metrics work without programs in the kernel. For stacks run, as the server's user, " +
 		"pg_stat_backtrace capture -D DIRECTORY --nonstop --format folded --repeat 100 --interval 100ms"
@@ -339,7 +340,7 @@ func unavailable(err error) error {
 	return err
 }
 
-// emptyProfile is a profile of a server that did nothing.
+// emptyProfile returns a profile without samples, of a server that did nothing.
 func emptyProfile(mode clusterprofile.Mode, s *clusterprofile.Summary) *profile.Profile {
 	p := &profile.Profile{
 		SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}}, Comments: s.Notes(),
@@ -353,7 +354,7 @@ func emptyProfile(mode clusterprofile.Mode, s *clusterprofile.Summary) *profile.
 	return p
 }
 
-// namesTimeout bounds the queries for the names of databases and roles.
+// namesTimeout is the time limit of the queries for the names of databases and roles.
 const namesTimeout = 2 * time.Second
 
 // names returns the names of databases and roles, from the worker's session.
@@ -381,7 +382,7 @@ func (w *Worker) names(ctx context.Context) (n clusterprofile.Names, err error) 
 	return n, err
 }
 
-// WrongOption reports whether an error of Run is about an option, which will be as wrong at the next start.
+// WrongOption reports whether an error of Run is about an option. A restart of the worker with the same options would fail again.
 func WrongOption(err error) bool {
 	return errors.Is(err, web.ErrTokenFile) || errors.Is(err, web.ErrCertificate) ||
 		errors.Is(err, export.ErrHeaderFile) || wrongRules(err)

@@ -16,19 +16,20 @@ import (
 	"pg_stat_backtrace/worker/serve/queue"
 )
 
-// lookPatience is how long a call waits for follow to notice a new run of the server. The call itself makes follow look.
+// lookPatience is the time for which a call of Query waits until follow notices a new run of the server. The call itself ends the
+// pause of follow.
 const lookPatience = 2 * time.Second
 
-// A serverConn is what leads to the worker's session in one run of the server.
+// A serverConn has the worker's connection for queries in one run of the server.
 type serverConn struct {
-	conn *cluster.Conn   // nil: follow has not come to it yet
+	conn *cluster.Conn   // nil: there is no connection now
 	run  cluster.Cluster // the run of the server that conn is for
-	// failure is why there is no conn, and will not be soon.
+	// failure is the reason why there is no conn and will be none soon; nil: there is a conn, or may be one soon.
 	failure error
-	over    chan struct{} // closed when another link has taken this one's place
+	over    chan struct{} // closed when another serverConn has replaced this one
 }
 
-// attach makes l what queries go by.
+// attach makes l the connection that Query uses.
 func (w *Worker) attach(l *serverConn) {
 	l.over = make(chan struct{})
 	if old := w.link.Swap(l); old != nil {
@@ -36,8 +37,8 @@ func (w *Worker) attach(l *serverConn) {
 	}
 }
 
-// connect keeps the worker's session until this run of the server ends, or is told to: a smart shutdown waits for every
-// session. An error is one of the connection string.
+// connect keeps the worker's session open until this run of the server ends or begins to shut down, because a smart shutdown waits
+// for every session. It serves the queues meanwhile. An error means that the connection string is wrong.
 func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 	options := w.sessionOptions(&c)
 	options.Check = c.Welcome
@@ -72,7 +73,7 @@ func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 	return nil
 }
 
-// queue makes the queue of one run of the server; main is the worker's session there.
+// queue returns the queue for one run of the server. main is the worker's session in that run.
 func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 	connect := func(
 		ctx context.Context, database string, notified pgconn.NotificationHandler,
@@ -98,7 +99,7 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 	handle := func(ctx context.Context, req queue.Request) queue.Result { return w.verbs.CarryOut(ctx, req, limiter) }
 	depths := &w.depths
 	if w.metrics == nil {
-		depths = nil // nothing shows them
+		depths = nil // not measured, because there are no metrics that show them
 	}
 	return queue.New(queue.Config{
 		Server: main.Ordinary(), Connect: connect, Handle: handle, Journal: &w.ledger, Depths: depths, Limiter: limiter,
@@ -106,7 +107,7 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 	})
 }
 
-// connectTimeout bounds an attempt to open a session for a queue.
+// connectTimeout is the time limit of an attempt to open a session for a queue.
 const connectTimeout = 5 * time.Second
 
 // pauseUntil waits for aliveInterval, or less if the session is lost or a request finds another run of the server. It
@@ -124,7 +125,7 @@ func (w *Worker) pauseUntil(ctx context.Context, lost <-chan struct{}) bool {
 	return true
 }
 
-// sessionOptions say how the worker's sessions find a run of the server.
+// sessionOptions returns the options with which the worker opens sessions in a run of the server.
 func (w *Worker) sessionOptions(c *cluster.Cluster) cluster.ConnOptions {
 	o := cluster.ConnOptions{
 		ConnString: w.cfg.ConnString, Cluster: c, Named: w.cfg.DataDir != "", Foreign: w.cfg.Foreign,
@@ -135,7 +136,7 @@ func (w *Worker) sessionOptions(c *cluster.Cluster) cluster.ConnOptions {
 	return o
 }
 
-// report logs changes of the connection, each failure once.
+// report returns a function that logs changes of the connection. It logs the same failure only once in a row.
 func (w *Worker) report() func(cluster.ConnState) {
 	told := ""
 	return func(s cluster.ConnState) {
@@ -158,8 +159,8 @@ func (w *Worker) report() func(cluster.ConnState) {
 	}
 }
 
-// Query implements policy.Querier with the session of the server's present run: that which the caller is in, too. It
-// waits as cluster.Conn does for a session that is about to be there.
+// Query runs f with the worker's session in the server's present run. If the worker is about to have this session, Query waits for
+// it; see lookPatience and cluster.Conn.Query. If there is no session, the error wraps cluster.ErrNoServer.
 func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	late := time.NewTimer(lookPatience)
 	defer late.Stop()
@@ -181,7 +182,7 @@ func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) e
 	}
 }
 
-// identifier returns the function that runs IDENTIFY_SYSTEM by the fallback connection; nil: there is none.
+// identifier returns a function that runs IDENTIFY_SYSTEM on the fallback connection; nil: no such connection is configured.
 func (w *Worker) identifier() func(context.Context) (cluster.System, error) {
 	if w.cfg.Fallback == "" {
 		return nil
@@ -195,11 +196,11 @@ func (w *Worker) identifier() func(context.Context) (cluster.System, error) {
 	}
 }
 
-// errStopping: ordinary roles cannot be checked while the server waits for its clients to leave; superusers are
-// answered.
+// errStopping means that the server shuts down and waits until its clients disconnect. So the worker has no session, and
+// cannot check ordinary roles. It still answers superusers.
 var errStopping = errors.New("the server is shutting down")
 
-// errOpening: what postmaster.pid says about sockets is not complete. No client can have connected yet.
+// errOpening means that postmaster.pid does not name the server's sockets yet. No client can have connected yet.
 var errOpening = errors.New("the server is opening its sockets")
 
 var errUnnoticed = errors.New("the server was started, and its worker has not noticed it yet")

@@ -15,7 +15,7 @@ type WaitConfig struct {
 	Level string
 	// Method is the best method that the worker may use; empty: auto.
 	Method string
-	// BudgetPercent bounds the cost of the timing, in percent of the time for which processors are busy; 0: no bound.
+	// BudgetPercent is the limit of the cost of the timing, in percent of the time for which processors are busy; 0: no limit.
 	BudgetPercent float64
 }
 

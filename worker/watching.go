@@ -23,7 +23,8 @@ import (
 // RulesOff is the value of RecordConfig.Rules that switches all rules off.
 const RulesOff = "off"
 
-// startRules returns the rules with which a worker starts.
+// startRules returns the rules with which a worker starts. If the file of rules cannot be used, it returns an error or, if
+// RulesOptional is set, the built-in rules.
 func (c *RecordConfig) startRules() (rules.Config, error) {
 	if c.Rules == "" {
 		return rules.Default(), nil
@@ -35,43 +36,43 @@ func (c *RecordConfig) startRules() (rules.Config, error) {
 	return r, err
 }
 
-// watcher applies the rules to each look of the recorder, and makes incidents.
+// watcher applies the rules to each look of the recorder (rules.Look, the sessions at one time), and makes incidents.
 type watcher struct {
 	worker *Worker
-	engine *rules.Engine // for the recorder's goroutine
+	engine *rules.Engine // only the recorder's goroutine uses it
 	// next are rules that were read again; the next look applies them.
 	next atomic.Pointer[rules.Config]
 	jobs chan incidentJob
 	hook *rules.WebhookSender
-	// alerts were sent and have not ended. Only the goroutine that writes incidents uses them.
+	// alerts are the alerts that were sent and have not ended. Only the goroutine that writes incidents uses this map.
 	alerts map[alertKey]rules.Alert
-	// overBudget is when the log had the last line about the budget.
+	// overBudget is the time of the last line in the log about the budget of incidents.
 	overBudget time.Time
 	// profiling is set while a profile is being taken.
 	profiling atomic.Bool
 	profiles  sync.WaitGroup
 }
 
-// incidentJob is an incident to be written.
+// incidentJob is an incident to be written, or the end of an earlier incident.
 type incidentJob struct {
 	finding rules.Finding
 	look    *rules.Look
 	config  rules.Config
-	// until, if not zero, makes this the end of an earlier incident.
+	// until, if not zero, is the time at which an earlier incident has ended.
 	until time.Time
 }
 
-// alertKey names an alert.
+// alertKey identifies an alert.
 type alertKey struct{ rule, cause string }
 
-// maxAlerts bounds the alerts whose ends are sent.
+// maxAlerts is the largest number of alerts in watcher.alerts. The ends of further alerts are not sent.
 const maxAlerts = 1000
 
-// maxIncidentJobs bounds the incidents that wait to be written, and the ends of alerts. It is more than the default budget: one cause,
-// such as a full disk, can begin many stalls at once.
+// maxIncidentJobs is the largest number of incidents and ends of alerts that wait. It is larger than the default budget of
+// incidents, because one cause, such as a full disk, can begin many stalls at once.
 const maxIncidentJobs = 100
 
-// newWatcher returns a watcher; nil: the rules are off.
+// newWatcher returns a watcher; nil without an error: the rules are off.
 func (w *Worker) newWatcher() (*watcher, error) {
 	if w.cfg.Record.Rules == RulesOff {
 		return nil, nil //nolint:nilnil // no watcher
@@ -111,7 +112,8 @@ func (v *watcher) run(ctx context.Context) {
 	}
 }
 
-// reload reads the file of rules again at each SIGHUP, and when the worker that has started this one asks for it. If it has an error, the old rules stay.
+// reload reads the file of rules again at each SIGHUP, and after each value of RecordConfig.Reload. If the file has an error, the
+// old rules stay.
 func (v *watcher) reload(ctx context.Context) {
 	path, log := v.worker.cfg.Record.Rules, &v.worker.log
 	if path == "" {
@@ -119,7 +121,7 @@ func (v *watcher) reload(ctx context.Context) {
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Ignore(syscall.SIGHUP) // as before
+	defer signal.Ignore(syscall.SIGHUP) // as before signal.Notify
 	for {
 		select {
 		case <-ctx.Done():
@@ -146,7 +148,7 @@ func (v *watcher) look(l *rules.Look) {
 	r := v.engine.Look(l)
 	log := &v.worker.log
 	if len(r.New) > 0 {
-		copied := *l // the recorder changes the rows
+		copied := *l // because the recorder changes the rows later
 		copied.Rows = slices.Clone(l.Rows)
 		for _, f := range r.New {
 			select {
@@ -171,8 +173,8 @@ func (v *watcher) look(l *rules.Look) {
 	}
 }
 
-// write makes the files of an incident, logs one line and queues the alert. The profile comes later: it takes its time, and other
-// incidents must not wait for it.
+// write makes the files of an incident, logs one line and queues the alert. It takes the profile in the background, because a
+// profile takes long and other incidents must not wait for it.
 func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	w := v.worker
 	c, err := w.current()
@@ -210,7 +212,7 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	return err
 }
 
-// addProfile takes a profile, and writes the incident again.
+// addProfile takes a profile, and writes the incident again with this profile.
 func (v *watcher) addProfile(ctx context.Context, src *incident.Source, dir *incident.Dir, i *incident.Incident) {
 	err := host.Catch("profile of an incident", func() error {
 		whole := *i
@@ -234,14 +236,14 @@ func (v *watcher) end(j *incidentJob) {
 	v.send(j, a, "")
 }
 
-// send queues an alert for the webhook and the command. File is the page of the incident, for the command. It returns false if
-// neither gets the alert.
+// send queues an alert for the webhook and the command. file is the path of the incident's page, for the command. send returns
+// false if neither gets the alert.
 func (v *watcher) send(j *incidentJob, a rules.Alert, file string) bool {
 	posted, ran := v.post(j, a), v.worker.runCommand(j, a, file)
 	return posted || ran
 }
 
-// post queues an alert for the webhook. It returns false if there is no webhook or no room.
+// post queues an alert for the webhook. It returns false if there is no webhook, or too many alerts wait.
 func (v *watcher) post(j *incidentJob, a rules.Alert) bool {
 	hook := j.config.Webhook
 	if hook.URL == "" {
@@ -254,7 +256,7 @@ func (v *watcher) post(j *incidentJob, a rules.Alert) bool {
 	return true
 }
 
-// alertOf describes an incident without names and texts of the server's users.
+// alertOf returns the alert for an incident. It has no names and texts of the server's users.
 func alertOf(i *incident.Incident) rules.Alert {
 	return rules.Alert{
 		Name: i.Reason.Rule, Key: i.Reason.Cause, Since: i.Reason.Since,
@@ -263,7 +265,7 @@ func alertOf(i *incident.Incident) rules.Alert {
 	}
 }
 
-// remember makes the causes of recent incidents known, so that a restart of the worker does not report them again.
+// remember tells the engine the causes of recent incidents, so that the worker does not report them again after a restart.
 func (v *watcher) remember() {
 	control, err := cluster.ReadControl(v.worker.server().DataDir)
 	if err != nil {
@@ -291,7 +293,8 @@ func (v *watcher) remember() {
 // HasRules reports whether the worker uses a file of rules.
 func (c *RecordConfig) HasRules() bool { return c.To() != "" && c.Rules != "" && c.Rules != RulesOff }
 
-// CheckRules reads the file of rules, if there is one. The error wraps rules.ErrFile: it has the line and the reason.
+// CheckRules reads the file of rules, if there is one. If the file has an error, the result wraps rules.ErrFile, with the line and
+// the reason.
 func (c *RecordConfig) CheckRules() error {
 	if !c.HasRules() {
 		return nil
@@ -302,7 +305,7 @@ func (c *RecordConfig) CheckRules() error {
 	return nil
 }
 
-// checkRules is CheckRules. If the file is optional, the log gets the error.
+// checkRules is CheckRules, but if RulesOptional is set, it logs the error instead of returning it.
 func (c *Config) checkRules() error {
 	err := c.Record.CheckRules()
 	if err != nil && c.Record.RulesOptional {

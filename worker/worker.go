@@ -1,7 +1,7 @@
-// Package worker is the service beside a PostgreSQL server: it takes requests
-// from the spool, decides whether the caller may have what is asked, has the
-// process captured, and answers. It wires the packages below it and logs what
-// they report; what it does itself is to follow the server through restarts.
+// Package worker is the service beside a PostgreSQL server. It takes requests
+// from the spool, checks the caller's permission, captures the process, and
+// answers. The packages below it do most of the work: this package connects
+// them, and logs what they report. It also follows the server through restarts.
 package worker
 
 import (
@@ -31,41 +31,42 @@ import (
 	"pg_stat_backtrace/worker/verb"
 )
 
-// Config configures a worker; the zero value serves the server that libpq's
-// defaults lead to.
+// Config configures a worker. With the zero value, the worker serves the
+// server to which libpq's defaults lead.
 type Config struct {
-	// ConnString is a libpq connection string; what it leaves open comes from
-	// a service file, the PG* environment and the defaults.
+	// ConnString is a libpq connection string. Parameters that it does not have
+	// come from a service file, the PG* environment variables and the defaults.
 	ConnString string
-	// Fallback is the connection string of the fallback, see cluster.Fallback; empty: there is none.
+	// Fallback is the connection string of the fallback connection, see cluster.Fallback; empty: none.
 	Fallback string
-	// DataDir is the server's data directory. With it the worker starts also
-	// while the server takes no connections. Empty: go by ConnString.
+	// DataDir is the server's data directory. With it, the worker also starts
+	// while the server takes no connections. Empty: ConnString chooses the server.
 	DataDir string
 	// Foreign has the meaning of cluster.ConnOptions.Foreign.
 	Foreign bool
 	// SpoolDir is the directory, best on tmpfs, in which the worker makes the
-	// private directory of its spool; empty: /dev/shm, else the temporary one.
+	// private directory of its spool; empty: /dev/shm or, if that is not suitable,
+	// the temporary directory.
 	SpoolDir string
 	// Version is this program's version.
 	Version string
-	// Log receives what the worker has to say.
+	// Log receives the worker's messages.
 	Log zerolog.Logger
-	// Limits bound how often one role may ask.
+	// Limits is the rate of requests that one role may make.
 	Limits limits.Rate
-	// Sessions bounds the worker's sessions in the server; 0 is the default
-	// (see package queue).
+	// Sessions is the largest number of the worker's sessions in the server; 0:
+	// the default of queue.Config.Sessions.
 	Sessions int
-	// Concurrency bounds the captures that run side by side; 0 is the default.
+	// Concurrency is the largest number of captures that run at the same time; 0: limits.Captures.
 	Concurrency int
-	// Debuginfod says where debug files come from that this host does not
-	// have; without a server, from nowhere. See debuginfodClient for its cache.
+	// Debuginfod names the servers from which missing debug files are
+	// downloaded; without a server, none are. See debuginfodClient for its cache.
 	Debuginfod debuginfod.Config
-	// Keep and KeepRows bound backtrace.request in each database; 0 is the
-	// default (see package queue).
+	// Keep and KeepRows limit the rows of backtrace.request in each database;
+	// 0: the defaults of the fields of queue.Config with these names.
 	Keep     time.Duration
 	KeepRows int
-	// Context says for whom stacks have the text of statements that functions run; empty: verb.ContextSuperuser.
+	// Context says which callers get stacks with the text of statements that functions run; empty: verb.ContextSuperuser.
 	Context string
 	// NoCalibration is set if plans are never compared with EXPLAIN.
 	NoCalibration bool
@@ -79,34 +80,34 @@ type Config struct {
 	Export ExportConfig
 	// Record says whether the worker records the history of the server.
 	Record RecordConfig
-	// DebugDirs are the folders below which separate debug files are looked
-	// for; nil means /usr/lib/debug.
+	// DebugDirs are the folders below which the worker searches for separate
+	// debug files; nil: /usr/lib/debug.
 	DebugDirs []string
 }
 
 // FunctionConfig says whether SQL callers may trace functions.
 type FunctionConfig struct {
-	// Allowed keeps the rights to load programs into the kernel.
+	// Allowed is set if SQL callers may trace functions. The worker then keeps the rights to load BPF programs into the kernel.
 	Allowed bool
 }
 
-// memoryTarget is from where on Go's collector works harder, in bytes: the unit's MemoryMax is 512 MB.
+// memoryTarget is the memory, in bytes, from which on Go's garbage collector works harder. MemoryMax of the systemd unit is 512 MB.
 const memoryTarget = 320 << 20
 
-// The pauses between attempts to find a server that is not there.
+// The pause between two attempts to find a server that does not run grows from minRetry to maxRetry.
 const (
 	minRetry = 100 * time.Millisecond
 	maxRetry = 5 * time.Second
 )
 
-// compareTimeout bounds the attempt to find out where a connection leads.
+// compareTimeout is the time limit of compare.
 const compareTimeout = 2 * time.Second
 
-// aliveInterval is how often an idle worker looks whether the postmaster is still the same one, and whether the server
-// waits for its sessions to end. The worker also looks when it loses its session, and at each request.
+// aliveInterval is the interval at which an idle worker checks whether the postmaster is still the same process, and whether the
+// server shuts down and waits for the end of its sessions. The worker also checks when it loses its session, and at each request.
 const aliveInterval = host.AlignedInterval
 
-// maxAbsent is the longest pause between two searches for a server that is not there.
+// maxAbsent is the longest pause between two searches of follow for a server that does not run.
 const maxAbsent = time.Second
 
 // Worker serves one cluster.
@@ -129,22 +130,23 @@ type Worker struct {
 	commands *command.Runner
 	// serving is set while the spool is open.
 	serving atomic.Bool
-	// noSession is the time without the main session in the server.
+	// noSession measures the time for which the worker has had no main session in the server.
 	noSession absence
-	// downloads is the state of debug files that are being fetched.
+	// downloads is the state of downloads of debug files, for the log.
 	downloads downloads
 
 	mu      sync.Mutex
 	cluster cluster.Cluster
-	// restarted ends the pause of follow when a request finds another run of the server.
+	// restarted receives a value when a request finds another run of the server. It ends pauses of follow and connect.
 	restarted chan struct{}
-	// link leads to the worker's session in the server, which connect keeps.
+	// link has the worker's session in the server, which connect keeps open. It is never nil.
 	link atomic.Pointer[serverConn]
 }
 
-// Run serves until ctx ends, and then finishes what runs. It returns nil for
-// an orderly end. Errors are those that waiting cannot mend: the server is
-// not this user's, another worker serves it already, a bad connection string.
+// Run serves until ctx ends, then finishes the running requests and returns
+// nil. It returns an error if a later attempt would fail too, for example if
+// the server belongs to another user, another worker serves it, or the
+// connection string is wrong.
 func Run(ctx context.Context, cfg Config) error {
 	if err := cluster.NoNewPrivileges(); err != nil && !errors.Is(err, cluster.ErrNotStatic) {
 		return err
@@ -163,11 +165,11 @@ func Run(ctx context.Context, cfg Config) error {
 	defer w.endCommands()
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // told to end while it waited for the server
+			return nil // the worker was ended while it waited for the server
 		}
 		return err
 	}
-	// Now, since from here on the worker is the user whose cache it uses.
+	// Not before start, which makes the worker the user whose cache it uses.
 	closeRemote, err := w.newCapturer(os.Geteuid() == uid)
 	if err != nil {
 		return err
@@ -175,7 +177,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer closeRemote()
 	w.plans = w.planCache(os.Geteuid() == uid)
 	w.verbs = w.newVerbs()
-	// The session lasts until the last request is answered, and journaled.
+	// The session lasts until the last request is answered and its row in the journal is written.
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var wg sync.WaitGroup
@@ -208,8 +210,9 @@ func (w *Worker) newVerbs() *verb.Service {
 	})
 }
 
-// start finds the server, waiting for one that does not run yet, and gives up
-// the rights that serving it does not take.
+// start finds the server, and waits for it if it does not run yet. Then it
+// becomes the server's user, and gives up the rights that the worker does not
+// need.
 func (w *Worker) start(ctx context.Context) error {
 	c, err := w.find(ctx)
 	if err != nil {
@@ -220,7 +223,7 @@ func (w *Worker) start(ctx context.Context) error {
 		return err
 	}
 	w.files = w.cfg.readAsRoot()
-	_ = host.AllowLock() // as root; else the limit is what the unit or the user's shell gives
+	_ = host.AllowLock() // succeeds for root; otherwise the limit of the unit or the user's shell stays
 	rights, err := cluster.BecomeServerUser(c, w.cfg.capabilities()...)
 	if err != nil {
 		return err
@@ -248,7 +251,7 @@ func (w *Worker) start(ctx context.Context) error {
 	return nil
 }
 
-// checkSettings reads the connection settings as the server's user, whose service and password files count.
+// checkSettings reads the connection settings, with the service and password files of the server's user, and logs notes about them.
 func (w *Worker) checkSettings(c *cluster.Cluster) error {
 	conn, err := cluster.NewConn(w.sessionOptions(c))
 	if err != nil {
@@ -260,8 +263,8 @@ func (w *Worker) checkSettings(c *cluster.Cluster) error {
 	return nil
 }
 
-// fence gives up the system calls that a worker never makes. It does without where that cannot be: the fence is there
-// for the day on which something else has failed.
+// fence gives up the system calls that a worker never makes, by a seccomp filter. It returns false, and logs the reason, if the
+// kernel does not permit that. The worker then continues without this protection, which is only an additional one.
 func (w *Worker) fence() bool {
 	err := host.RaiseFence(w.cfg.calls()...)
 	if err != nil {
@@ -270,9 +273,9 @@ func (w *Worker) fence() bool {
 	return err == nil
 }
 
-// compare makes sure that data directory and connection string, if both are
-// given, mean the same server. A server that takes no connections now is
-// compared when it does (see connect).
+// compare returns an error if data directory and connection string are given
+// and lead to different servers. If the server takes no connections now,
+// connect compares them later.
 func (w *Worker) compare(ctx context.Context, c cluster.Cluster) error {
 	if w.cfg.DataDir == "" || w.cfg.ConnString == "" {
 		return nil
@@ -291,8 +294,8 @@ func (w *Worker) compare(ctx context.Context, c cluster.Cluster) error {
 	return nil
 }
 
-// find looks for the server until it is there. Only what time can mend is
-// waited for.
+// find searches for the server until it runs. It returns an error at once if
+// waiting would not help; see fatal.
 func (w *Worker) find(ctx context.Context) (cluster.Cluster, error) {
 	told := ""
 	for pause := minRetry; ; pause = min(2*pause, maxRetry) {
@@ -305,8 +308,8 @@ func (w *Worker) find(ctx context.Context) (cluster.Cluster, error) {
 		if told != err.Error() {
 			told = err.Error()
 			w.log.Warn().Err(err).Msg("waiting for the server")
-			// The service is ready: it will serve the server when that starts. An upgrade of packages must not wait
-			// for it, and neither must the boot.
+			// The service is ready, although the server does not run: the worker will serve it after its start. Boot and
+			// upgrades of packages must not wait for the server.
 			notify("READY=1\nSTATUS=waiting for the server")
 		}
 		select {
@@ -317,7 +320,7 @@ func (w *Worker) find(ctx context.Context) (cluster.Cluster, error) {
 	}
 }
 
-// fatal says that waiting does not help.
+// fatal reports whether err of find cannot be resolved by waiting.
 func fatal(err error) bool {
 	for _, lasting := range []error{
 		cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNoAccess, cluster.ErrNamespace,
@@ -331,8 +334,8 @@ func fatal(err error) bool {
 	return false
 }
 
-// serve keeps a spool open and serves it. A spool that breaks (its directory
-// was removed, its file system is gone) is made anew.
+// serve keeps a spool open and serves it until ctx ends. If the spool breaks,
+// because its directory or its file system was removed, serve makes a new one.
 func (w *Worker) serve(ctx context.Context) error {
 	pause := minRetry
 	for first := true; ; first = false {
@@ -389,7 +392,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 	return err
 }
 
-// limitLine discards lines of the log beyond the rate that one role may cause. The next line has the number of those.
+// limitLine discards lines of the log beyond the rate that one role may cause. The next line has the number of discarded lines.
 func (w *Worker) limitLine(e *zerolog.Event, _ zerolog.Level, _ string) {
 	const noRole = 0
 	switch leftOut, ok := w.lines.Take(noRole); {
@@ -400,15 +403,15 @@ func (w *Worker) limitLine(e *zerolog.Event, _ zerolog.Level, _ string) {
 	}
 }
 
-// server returns the cluster as it is known now.
+// server returns the server (cluster) as the worker has read it last. It may have ended since.
 func (w *Worker) server() cluster.Cluster {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.cluster
 }
 
-// current returns the running cluster. After a restart of the server, and while the server opens its sockets, it reads
-// the data directory again.
+// current returns the running server. After a restart of the server, and while the server opens its sockets, it reads the data
+// directory again. It returns an error if the server does not run.
 func (w *Worker) current() (cluster.Cluster, error) {
 	c := w.server()
 	if !c.Opening && c.Alive() {
@@ -432,8 +435,8 @@ func (w *Worker) current() (cluster.Cluster, error) {
 	return found, nil
 }
 
-// follow keeps a connection to the server, a new one for each of its runs. While there is no server, it searches for one
-// after growing pauses, up to maxAbsent. A request from a new run of the server ends the pause.
+// follow keeps a connection to the server until ctx ends, with a new connection for each run of the server. While the server does
+// not run, follow searches for it after growing pauses, up to maxAbsent. A request from a new run of the server ends the pause.
 func (w *Worker) follow(ctx context.Context) {
 	var learning sync.WaitGroup
 	defer learning.Wait()
@@ -448,7 +451,7 @@ func (w *Worker) follow(ctx context.Context) {
 		}
 		switch {
 		case err != nil:
-		case c.Opening: // where its sockets are is not known yet
+		case c.Opening: // postmaster.pid does not name the sockets yet
 			err = errOpening
 		case c.Stopping():
 			err = errStopping

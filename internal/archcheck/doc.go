@@ -1,6 +1,6 @@
 // Package archcheck contains the tests of other architectures that need a whole machine: a kernel, a PostgreSQL
 // server, a worker and sessions. scripts/check-arch.sh builds the tests for the architecture and runs them in a virtual
-// machine, whose process 1 is the command in the folder init. A test that needs no other kernel also runs on this machine.
+// machine, whose process 1 is the command tools/archcheck/init. A test that needs no other kernel also runs on this machine.
 // The package must not know how the worker works inside: it runs the program, and uses it through SQL.
 package archcheck
 
@@ -11,7 +11,7 @@ type Result struct {
 	PostgreSQL string  `json:"postgresql"` // version and, if it is not Debian's, whose build
 	Processes  int     `json:"processes"`  // captured through SQL, of all kinds
 	Kinds      int     `json:"kinds"`      // backend_type of pg_stat_activity
-	Captures   int     `json:"captures"`   // captures with a stop after which the process continued
+	Captures   int     `json:"captures"`   // captures whose stack was checked
 	Frames     int     `json:"frames"`     // in all captures
 	Asleep     int     `json:"asleep"`     // sleeping processes, whose second capture had the same addresses
 	Unstopped  int     `json:"unstopped"`  // of these, those whose capture without a stop had as many frames

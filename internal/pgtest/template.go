@@ -73,7 +73,7 @@ const used = ".used"
 // keepUsed keeps the data directory of a stopped server, so that copyTemplate can use it again.
 func keepUsed(template, dataDir string) {
 	if os.MkdirAll(template+used, 0o700) == nil {
-		_ = os.Rename(dataDir, filepath.Join(template+used, filepath.Base(filepath.Dir(dataDir)))) // if it fails, the caller removes dataDir
+		_ = os.Rename(dataDir, filepath.Join(template+used, filepath.Base(filepath.Dir(dataDir)))) // otherwise it is removed
 	}
 }
 

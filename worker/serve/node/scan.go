@@ -55,7 +55,7 @@ type scanner struct {
 	ofUser map[int]int       // number of processes in found, by account
 	young  map[int]time.Time // new processes: until when each is examined again, by process id
 	denied map[int]bool      // servers that this user may not examine
-	left   int               // candidates left out because their account, or all accounts, have too many
+	left   int               // number of candidates left out because their account, or all accounts, have too many
 
 	newest             int // newest process id at the last look; 0: unknown
 	nextFull, nextLook time.Time
