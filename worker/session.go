@@ -159,8 +159,9 @@ func (w *Worker) report() func(cluster.ConnState) {
 	}
 }
 
-// Query runs f with the worker's session in the server's present run. If the worker is about to have this session, Query waits for
-// it; see lookPatience and cluster.Conn.Query. If there is no session, the error wraps cluster.ErrNoServer.
+// Query implements authz.Querier. It runs f with the worker's session in the server's present run. If the worker is about to have
+// this session, Query waits for it; see lookPatience and cluster.Conn.Query. If there is no session, the error wraps
+// cluster.ErrNoServer.
 func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	late := time.NewTimer(lookPatience)
 	defer late.Stop()

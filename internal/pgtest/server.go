@@ -152,7 +152,7 @@ func (s *Server) Kill() {
 		s.t.Fatal(err)
 	}
 	<-s.done
-	// A new postmaster does not start while a process of the old one holds its shared memory.
+	// A new postmaster does not start while a process of the old postmaster uses the shared memory.
 	Wait(s.t, "the server's processes have ended", func() bool {
 		names, err := filepath.Glob("/proc/[0-9]*/cwd")
 		if err != nil {

@@ -36,8 +36,8 @@ func ExplainTarget(target process.Target, err error) string {
 	return Explain(target.PID, err)
 }
 
-// NotOfServer returns a message for a process whose memory this user may not read and whose name is not that of a server process.
-// It returns "" if err has another reason, or if the process may belong to a server.
+// NotOfServer returns a message for a process whose memory this user may not read and that does not have the name of a server
+// process. It returns "" if err has another reason, or if the process may belong to a server.
 func NotOfServer(pid int, err error) string {
 	if !IsDenied(err) || node.CalledServer(pid) {
 		return ""

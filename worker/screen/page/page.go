@@ -1,5 +1,5 @@
 // Package page serves the incident screen to a browser: the files of the page, and the data of the package source as
-// JSON. It samples a server only while a reader asks for data.
+// JSON. It samples a server only while a reader requests data.
 package page
 
 import (

@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/worker/moment"
 )
 
-// ErrNeedsOperator means that a reader without the right to see names and texts asked for them.
+// ErrNeedsOperator means that a reader without the right to see names and texts has requested them.
 var ErrNeedsOperator = errors.New("texts, names, stacks, plans and memory need an operator token")
 
 // Nameless is a source for readers without the right to see texts of statements and names of users, databases,

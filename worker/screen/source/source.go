@@ -100,7 +100,7 @@ func Properties() []By {
 type Condition struct {
 	By  By     `json:"by"`
 	Key string `json:"key"`
-	// Name is how a screen shows the key.
+	// Name is the text that a screen shows for the key.
 	Name string `json:"name,omitempty"`
 }
 
@@ -217,7 +217,7 @@ type WhoRow struct {
 	ByClass map[string]float64 `json:"by_class"`
 }
 
-// Severity is how bad a finding is.
+// Severity says how urgent a finding is.
 type Severity string
 
 // The severities.

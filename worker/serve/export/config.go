@@ -128,7 +128,7 @@ func parseURL(text string) (*url.URL, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil {
-		// The error repeats the URL, which may hold a password.
+		// err is not returned, because it repeats the URL, which may contain a password.
 		return nil, errors.New("the URL is not valid")
 	}
 	switch {

@@ -98,7 +98,7 @@ type dictionary struct {
 	strings, attributes, stacks, mappings, locations, functions table
 }
 
-// table holds different encoded messages, and gives each an index.
+// table has different encoded messages, and gives each an index.
 type table struct {
 	index map[string]int
 	rows  [][]byte

@@ -172,7 +172,7 @@ func (s *sender) send(ctx context.Context, data []byte) (refused uint64, wait ti
 	}
 	answer, err := s.client.Do(r)
 	if err != nil {
-		// The text of url.Error has the URL, which may hold a password.
+		// The text of url.Error has the URL, which may contain a password.
 		var wrapped *url.Error
 		if errors.As(err, &wrapped) {
 			err = wrapped.Err

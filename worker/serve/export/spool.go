@@ -256,13 +256,13 @@ func withoutName(err error) error {
 	return err
 }
 
-// drop removes a batch that was not sent, and counts its profiles as dropped. The caller holds s.mu.
+// drop removes a batch that was not sent, and counts its profiles as dropped. The caller must have locked s.mu.
 func (s *spool) drop(b *batch) {
 	s.dropped[b.kind] += uint64(b.profiles)
 	s.remove(b)
 }
 
-// remove removes a batch from the list, and notes its file for clean. The caller holds s.mu.
+// remove removes a batch from the list, and adds its file to the files that clean removes. The caller must have locked s.mu.
 func (s *spool) remove(b *batch) {
 	at := slices.Index(s.batches, b)
 	if at < 0 {
@@ -277,7 +277,7 @@ func (s *spool) remove(b *batch) {
 	s.obsolete = append(s.obsolete, b.path)
 }
 
-// clean removes the files that remove has noted. It does not hold s.mu meanwhile, because a disk can be slow.
+// clean removes the files in s.obsolete. It does not lock s.mu meanwhile, because a disk can be slow.
 func (s *spool) clean() {
 	s.mu.Lock()
 	paths := s.obsolete

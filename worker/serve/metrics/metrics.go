@@ -13,7 +13,7 @@ import (
 type Config struct {
 	// Version is the version of pg_stat_backtrace.
 	Version string
-	// Server reads what the server's processes do. It returns an error if they cannot be read.
+	// Server reads the states of the server's processes. It returns an error if they cannot be read.
 	Server func() (Server, error)
 	// Waits reads the figures of wait events; false: wait events are not timed now.
 	Waits func() (Waits, bool)
@@ -25,7 +25,8 @@ type Config struct {
 	Export func() []Export
 }
 
-// Metrics counts what the worker does. All methods may be called concurrently. On a nil Metrics they do nothing.
+// Metrics counts the worker's captures, requests, profiles and so on. All methods may be called concurrently. On a nil Metrics,
+// the counting methods do nothing.
 type Metrics struct {
 	text, protobuf prometheus.Gatherer
 
@@ -44,7 +45,7 @@ type Metrics struct {
 // pauseBuckets are the upper limits of the classic buckets of pauses, in seconds.
 var pauseBuckets = []float64{10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 1e-3, 10e-3, 100e-3}
 
-// bucketFactor and maxBuckets are for the native histogram of pauses: each bucket is a tenth wider than the one before.
+// bucketFactor and maxBuckets are for the native histogram of pauses: each bucket is a tenth wider than the bucket before it.
 const (
 	bucketFactor = 1.1
 	maxBuckets   = 100

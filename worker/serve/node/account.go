@@ -90,7 +90,7 @@ func (b *bucket) take(now time.Time, r rate) bool {
 	return true
 }
 
-// budget is what an account has used of its rates: of proofs, of starts of workers, and of lines of the log.
+// budget has the used part of an account's rates: for proofs, for starts of workers, and for lines of the log.
 type budget struct{ proofs, starts, lines bucket }
 
 // The rates of one account. A reboot, or an upgrade that restarts all servers, stays below atOnce. If a user starts

@@ -33,7 +33,7 @@ const maxJobs = 4
 // one role must not delay other roles.
 const roleJobs = 1
 
-// ratePause is how long the requests of a role stay in the queue after the role has exceeded its rate.
+// ratePause is the time for which the requests of a role stay in the queue after the role has exceeded its rate.
 const ratePause = 100 * time.Millisecond
 
 // batch claims requests, runs them, and writes the results that are ready within Config.Grace. A slow request

@@ -118,7 +118,7 @@ func (b *budget) used() int {
 	return len(b.leases)
 }
 
-// reassign grants free leases, and asks the oldest sessions to leave for waiting databases.
+// reassign grants free leases to the claims that wait. If claims remain, it asks the oldest sessions to end; see lease.leave.
 func (b *budget) reassign() {
 	now := time.Now()
 	for len(b.waiting) > 0 && len(b.leases) < b.limit {

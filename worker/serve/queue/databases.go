@@ -168,8 +168,8 @@ func fullDatabases(found []database) string {
 
 const recoverySQL = `SELECT pg_catalog.pg_is_in_recovery()`
 
-// databaseSQL lists the databases, and which of them accept connections. DROP DATABASE, RENAME and CREATE DATABASE … TEMPLATE lock
-// a database and wait some seconds for other sessions to end, so the worker ends its sessions. A datconnlimit of -2
+// databaseSQL lists the databases, and whether each accepts connections. DROP DATABASE, RENAME and CREATE DATABASE … TEMPLATE
+// lock a database and wait some seconds for other sessions to end, so the worker ends its sessions. A datconnlimit of -2
 // marks a database whose DROP failed. $1 has the pids of the worker's sessions, because some roles cannot see session
 // names.
 //
