@@ -23,7 +23,7 @@ const lookPatience = 2 * time.Second
 // A serverConn has the worker's connection for queries in one run of the server.
 type serverConn struct {
 	conn *cluster.Conn   // nil: there is no connection now
-	run  cluster.Cluster // the run of the server that conn is for
+	run  cluster.Cluster // the run of the server to which conn leads
 	// failure is the reason why there is no conn and will be none soon; nil: there is a conn, or may be one soon.
 	failure error
 	over    chan struct{} // closed when another serverConn has replaced this one
@@ -111,7 +111,7 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 const connectTimeout = 5 * time.Second
 
 // pauseUntil waits for aliveInterval, or less if the session is lost or a request finds another run of the server. It
-// returns false when ctx ends.
+// returns false if ctx has ended.
 func (w *Worker) pauseUntil(ctx context.Context, lost <-chan struct{}) bool {
 	timer := time.NewTimer(host.AlignedDelay(aliveInterval))
 	defer timer.Stop()

@@ -40,7 +40,7 @@ func (c *RecordConfig) startRules() (rules.Config, error) {
 type watcher struct {
 	worker *Worker
 	engine *rules.Engine // only the recorder's goroutine uses it
-	// next are rules that were read again; the next look applies them.
+	// next has rules that were read again, which the next call of look applies; nil: none.
 	next atomic.Pointer[rules.Config]
 	jobs chan incidentJob
 	hook *rules.WebhookSender
@@ -140,7 +140,7 @@ func (v *watcher) reload(ctx context.Context) {
 	}
 }
 
-// look applies the rules to a look. It does not block.
+// look applies the rules to l, and queues new incidents and ends of alerts. It does not block.
 func (v *watcher) look(l *rules.Look) {
 	if c := v.next.Swap(nil); c != nil {
 		v.engine.Change(*c)

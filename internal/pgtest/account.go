@@ -86,8 +86,8 @@ func (s *Server) write(file, content string) {
 	}
 }
 
-// watchdogScript waits for a line. If its input ends without one, the test process has died. The script then stops
-// the server and removes the files.
+// watchdogScript waits for a line on standard input. If the input ends without a line, the test process has died. The script
+// then stops the server and removes the files.
 const watchdogScript = `read -r line && exit 0; "$1"/pg_ctl stop -s -w -m immediate -D "$2"; rm -rf -- "$3"`
 
 func watchdog(t testing.TB, a account, binDir, dataDir, root string) (stop func()) {

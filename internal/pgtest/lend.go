@@ -98,7 +98,7 @@ func (s *Server) giveBack(key string) {
 
 // entries returns the names in the data directory and in the directory of the socket, and the contents of configuration files.
 func (s *Server) entries() (names []string) {
-	list, _ := os.ReadDir(s.DataDir) // an empty list differs from every other one
+	list, _ := os.ReadDir(s.DataDir) // after an error, the empty list differs from that of each server
 	for _, e := range list {
 		names = append(names, e.Name())
 		if strings.HasSuffix(e.Name(), ".conf") {
@@ -106,7 +106,7 @@ func (s *Server) entries() (names []string) {
 			names = append(names, string(content))
 		}
 	}
-	sockets, _ := os.ReadDir(s.SocketDir) // tests leave files for the server's user there
+	sockets, _ := os.ReadDir(s.SocketDir) // tests put files for the server's user there
 	for _, e := range sockets {
 		names = append(names, e.Name())
 	}

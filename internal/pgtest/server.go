@@ -197,7 +197,7 @@ func (s *Server) Log() string {
 	return string(data)
 }
 
-// OSUser returns the numeric user and group id that the server runs with.
+// OSUser returns the numeric user id and group id of the server's processes.
 func (s *Server) OSUser() (uid, gid int) { return s.account.uid, s.account.gid }
 
 // AsServerUser makes command run as the operating system user of the server, if root runs the test.

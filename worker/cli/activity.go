@@ -100,7 +100,7 @@ func newActivity() *cobra.Command {
 
 func activityOrders() []string { return []string{"pid", "transaction", "query", "state"} }
 
-// Check validates the flags.
+// check validates the flags.
 func (f *activityFlags) check(args []string) (err error) {
 	const shortest = 100 * time.Millisecond
 	switch {

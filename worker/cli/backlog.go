@@ -18,7 +18,7 @@ const (
 // backlog is a writer that does not block. A goroutine writes the lines to another writer, in their order.
 type backlog struct {
 	to    io.Writer
-	lines chan []byte // nil: the end
+	lines chan []byte // a nil line ends the goroutine
 	done  chan struct{}
 
 	mu   sync.Mutex

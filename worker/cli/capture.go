@@ -244,7 +244,7 @@ type rounds struct {
 	options  capture.Options
 	targets  []process.Target
 	failed   map[int]bool // by process id
-	ended    int          // how many of the failed processes have ended, which is no error
+	ended    int          // number of the failed processes that have ended, which is not an error
 	taken    stats
 	// stacks is the number of captured threads, and generated of those whose stack ends in code that was compiled at run time.
 	stacks, generated int
@@ -270,7 +270,7 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 			}
 			r.failed[target.PID] = true
 			if r.titles != nil && errors.Is(err, process.ErrExited) {
-				r.ended++ // processes of a server come and go
+				r.ended++ // not an error, as processes of a server may end at any time
 				continue
 			}
 			console.Tellf(r.stderr, "%s", console.ExplainTarget(target, err))

@@ -71,7 +71,7 @@ func newReport() *cobra.Command {
 	return cmd
 }
 
-// Check validates the flags, and chooses the format.
+// check validates the flags, and chooses the format.
 func (f *reportFlags) check(cmd *cobra.Command, args []string) error {
 	if f.format == "" {
 		f.format = formatByName(f.output)

@@ -178,7 +178,7 @@ func (p *historyPrinter) printComparison(c *Comparison) error {
 	return nil
 }
 
-// problemsOfBoth prints how much of both spans was recorded, and their gaps.
+// problemsOfBoth prints, for both spans, how much was recorded, and the gaps.
 func (p *historyPrinter) problemsOfBoth(out io.Writer, c *Comparison) {
 	for _, s := range []*store.Summary{&c.Summary, &c.Before} {
 		for i := range s.Gaps {

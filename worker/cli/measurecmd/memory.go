@@ -24,7 +24,7 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Bounds of a tree on the command line: a million contexts, and 512 MB while it is read.
+// Limits of the memory contexts that the command reads: a million contexts, and 512 MB of memory with them.
 const (
 	maxMemoryContexts = 1 << 20
 	maxMemoryPages    = 1 << 17

@@ -24,12 +24,12 @@ type topSource interface {
 // localSource is the topSource of a server of this host.
 type localSource struct{ *source.Live }
 
-// Fetch is topSource.Fetch.
+// Fetch implements topSource.Fetch.
 func (l localSource) Fetch(ctx context.Context, s *view.State, before *view.Data, now time.Time, wide, whole bool) *view.Data {
 	return view.Fetch(ctx, l.Live, s, before, now, wide, whole)
 }
 
-// Now is topSource.Now.
+// Now implements topSource.Now.
 func (localSource) Now() time.Time { return time.Now() }
 
 // topScreen is the screen in the terminal. It requests data in the background, so that the user never waits after a key.

@@ -85,7 +85,7 @@ func newLineWriter(w http.ResponseWriter, r *http.Request) *lineWriter {
 	l := &lineWriter{out: w, reply: http.NewResponseController(w)}
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		h.Set("Content-Encoding", "gzip")
-		l.zip, _ = gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is valid
+		l.zip, _ = gzip.NewWriterLevel(w, gzip.BestSpeed) // no error, as the level is valid
 		l.out = l.zip
 	}
 	return l

@@ -91,7 +91,7 @@ type Answer struct {
 	Command string `json:"command"`
 }
 
-// Data answers with the data of a page. With names, the reader may see names and texts.
+// Data answers with the data of a page of the screen, an Answer as JSON. names is set if the reader may see names and texts.
 func (p *Page) Data(names bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, err := parse(r.URL.RawQuery)
@@ -128,7 +128,7 @@ func (p *Page) answer(ctx context.Context, s *view.State, names bool) (Answer, e
 				d.Errors[panel] = source.ErrNeedsOperator.Error()
 			}
 		}
-		// A sentence of a failure may have names and paths.
+		// The text of another error may have names and paths.
 		for name, text := range d.Errors {
 			if text != source.ErrNoSample.Error() && text != source.ErrNoSession.Error() && !needsOperator(text) {
 				d.Errors[name] = "not available; the reason needs an operator token"

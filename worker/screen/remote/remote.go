@@ -69,7 +69,7 @@ func New(address, tokenFile string, interval time.Duration) (*Client, error) {
 			Proxy: http.ProxyFromEnvironment, MaxIdleConns: 2, MaxConnsPerHost: 2, IdleConnTimeout: time.Minute,
 			MaxResponseHeaderBytes: maxHeaders, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 		},
-		// A redirect would lead the token to an address that the user has not given.
+		// A redirect would send the token to an address that the user has not given.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
@@ -108,7 +108,7 @@ func (c *Client) Now() time.Time {
 	return time.Now().Add(c.ahead)
 }
 
-// Watch sends a value when it is time for the next request, until end is called. The first one is sent at once.
+// Watch sends a value when it is time for the next request, until end is called. The first value is sent at once.
 func (c *Client) Watch() (changed <-chan struct{}, end func()) {
 	due, quit := make(chan struct{}, 1), make(chan struct{})
 	due <- struct{}{}

@@ -76,7 +76,7 @@ type earlierSource struct {
 	info   Info
 	sweeps *recordedSweeps // nil: the samples in the memory of live are used
 	at     *recordedMoment // nil: there are no recorded files, or the files have no sweep of the moment
-	reason error           // why at is nil
+	reason error           // the reason why at is nil
 }
 
 // earlierTimes keeps the spans and moments that were read last.
@@ -86,7 +86,7 @@ type earlierTimes struct {
 	moments []*recordedMoment
 }
 
-// Past is Historian.Past.
+// Past implements Historian.Past.
 func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -354,16 +354,16 @@ func (x *earlierSource) samples(each func(*past)) {
 	each(p)
 }
 
-// Info is Source.Info.
+// Info implements Source.Info.
 func (x *earlierSource) Info(context.Context) (*Info, error) {
 	i := x.info
 	return &i, nil
 }
 
-// Watch is Source.Watch. The channel never receives a value, as the data does not change.
+// Watch implements Source.Watch. The channel never receives a value, as the data does not change.
 func (*earlierSource) Watch() (<-chan struct{}, func()) { return make(chan struct{}), func() {} }
 
-// Load is Source.Load.
+// Load implements Source.Load.
 func (x *earlierSource) Load(_ context.Context, q Query, columns int) (l *Load, err error) {
 	if err := q.check(); err != nil {
 		return nil, err
@@ -376,7 +376,7 @@ func (x *earlierSource) Load(_ context.Context, q Query, columns int) (l *Load, 
 	return l, nil
 }
 
-// `Who` is the method of Source.
+// `Who` implements the method of Source.
 func (x *earlierSource) Who(_ context.Context, q Query, by By, limit int) (w *Who, err error) {
 	if err := errors.Join(q.check(), by.check()); err != nil {
 		return nil, err
@@ -385,7 +385,7 @@ func (x *earlierSource) Who(_ context.Context, q Query, by By, limit int) (w *Wh
 	return w, nil
 }
 
-// Flame is Flamer.Flame.
+// Flame implements Flamer.Flame.
 func (x *earlierSource) Flame(_ context.Context, q Query, side Side) (f *Flame, err error) {
 	if err := errors.Join(q.check(), side.check()); err != nil {
 		return nil, err
@@ -397,7 +397,7 @@ func (x *earlierSource) Flame(_ context.Context, q Query, side Side) (f *Flame, 
 	return f, nil
 }
 
-// Findings is Source.Findings.
+// Findings implements Source.Findings.
 func (x *earlierSource) Findings(_ context.Context, s Span) (f *Findings, err error) {
 	if x.at == nil {
 		return nil, x.reason
@@ -406,7 +406,7 @@ func (x *earlierSource) Findings(_ context.Context, s Span) (f *Findings, err er
 	return f, nil
 }
 
-// Sessions is Source.Sessions.
+// Sessions implements Source.Sessions.
 func (x *earlierSource) Sessions(_ context.Context, f Filter, limit int) (*Sessions, error) {
 	if x.at == nil {
 		return nil, x.reason
@@ -416,7 +416,7 @@ func (x *earlierSource) Sessions(_ context.Context, f Filter, limit int) (*Sessi
 	return x.at.past.sessions(x.at.last, f, limit), nil
 }
 
-// Blocking is Source.Blocking.
+// Blocking implements Source.Blocking.
 func (x *earlierSource) Blocking(context.Context) (*Blocking, error) {
 	if x.at == nil {
 		return nil, x.reason
@@ -424,7 +424,7 @@ func (x *earlierSource) Blocking(context.Context) (*Blocking, error) {
 	return BlockingOf(x.at.last), nil
 }
 
-// Session is Source.Session.
+// Session implements Source.Session.
 func (x *earlierSource) Session(_ context.Context, pid int, q Span) (*Session, error) {
 	if x.at == nil {
 		return nil, x.reason
@@ -439,7 +439,7 @@ func (x *earlierSource) Session(_ context.Context, pid int, q Span) (*Session, e
 	return sessionOf(x.at.last, pid, waits)
 }
 
-// Stack is Prober.Stack. It returns the newest recorded stack at or before the moment.
+// Stack implements Prober.Stack. It returns the newest recorded stack at or before the moment.
 func (x *earlierSource) Stack(ctx context.Context, pid int) (*Stack, error) {
 	if x.at == nil {
 		return nil, x.reason
@@ -473,17 +473,17 @@ func (x *earlierSource) Stack(ctx context.Context, pid int) (*Stack, error) {
 	return s, nil
 }
 
-// Plan is Prober.Plan.
+// Plan implements Prober.Plan.
 func (*earlierSource) Plan(context.Context, int) (*Plan, error) {
 	return nil, errors.New("a recorder does not keep plans; incidents do")
 }
 
-// Memory is Prober.Memory.
+// Memory implements Prober.Memory.
 func (*earlierSource) Memory(context.Context, int) (*Memory, error) {
 	return nil, errors.New("a recorder does not keep the memory of processes; incidents do")
 }
 
-// Past is Historian.Past.
+// Past implements Historian.Past.
 func (n Nameless) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	historian, ok := n.of.(Historian)
 	if !ok {

@@ -63,7 +63,8 @@ type FlameNode struct {
 	// Functions are a chain, the outermost first. The first node has no functions. The name of a function of a procedural
 	// language begins with "pl:".
 	Functions []string `json:"functions"`
-	// Active are the mean active sessions, Self the part without the nodes below, and OnCPU the part without a wait event.
+	// Active is the mean number of active sessions. Self is the part of Active without the nodes below this node. OnCPU is the
+	// part of Active without a wait event.
 	Active float64 `json:"active_sessions"`
 	Self   float64 `json:"self_sessions"`
 	OnCPU  float64 `json:"on_cpu_sessions"`
@@ -85,7 +86,7 @@ const (
 // noFlame is the name of the node for sessions without a stack.
 const noFlame = "[no stack was taken]"
 
-// stackSet are the active sessions of one time, and the stacks of some of them.
+// stackSet has the active sessions at one time, and the stacks of some of these sessions.
 type stackSet struct {
 	at     time.Time
 	period time.Duration // length of the time up to at for which the set stands
@@ -347,7 +348,7 @@ func (f *Flame) add(k *stackLog, b *branch, depth int, least float64) {
 	}
 }
 
-// Flame is Flamer.Flame. The first call takes stacks, and waits at most firstStackWait for them.
+// Flame implements Flamer.Flame. The first call takes stacks, and waits at most firstStackWait for them.
 func (l *Live) Flame(ctx context.Context, q Query, side Side) (*Flame, error) {
 	if err := q.check(); err != nil {
 		return nil, err
@@ -395,5 +396,5 @@ func (l *Live) firstStacks() <-chan struct{} {
 	return l.stacks.ended
 }
 
-// Flame is Flamer.Flame. It always fails, because a flame graph shows names of functions.
+// Flame implements Flamer.Flame. It always fails, because a flame graph shows names of functions.
 func (Nameless) Flame(context.Context, Query, Side) (*Flame, error) { return nil, ErrNeedsOperator }

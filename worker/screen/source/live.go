@@ -130,7 +130,7 @@ func processorsOf(pid int) float64 {
 	return float64(runtime.NumCPU())
 }
 
-// Watch is Source.Watch.
+// Watch implements Source.Watch.
 func (l *Live) Watch() (<-chan struct{}, func()) {
 	c := make(chan struct{}, 1)
 	l.mu.Lock()
@@ -342,7 +342,7 @@ func counts(m *moment.Moment) (c Counts) {
 	return c
 }
 
-// Info is Source.Info.
+// Info implements Source.Info.
 func (l *Live) Info(context.Context) (*Info, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -350,7 +350,7 @@ func (l *Live) Info(context.Context) (*Info, error) {
 	return &i, nil
 }
 
-// Load is Source.Load.
+// Load implements Source.Load.
 func (l *Live) Load(ctx context.Context, q Query, columns int) (*Load, error) {
 	if err := q.check(); err != nil {
 		return nil, err
@@ -436,7 +436,7 @@ func (b By) check() error {
 	return nil
 }
 
-// `Who` is the method of Source.
+// `Who` implements the method of Source.
 func (l *Live) Who(ctx context.Context, q Query, by By, limit int) (*Who, error) {
 	if err := errors.Join(q.check(), by.check()); err != nil {
 		return nil, err
@@ -452,7 +452,7 @@ func (l *Live) Who(ctx context.Context, q Query, by By, limit int) (*Who, error)
 	return l.past.shares(q, by, limit), nil
 }
 
-// Findings is Source.Findings.
+// Findings implements Source.Findings.
 func (l *Live) Findings(_ context.Context, s Span) (*Findings, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -485,7 +485,7 @@ func (l *Live) noSample() error {
 	return ErrNoSample
 }
 
-// Sessions is Source.Sessions.
+// Sessions implements Source.Sessions.
 func (l *Live) Sessions(_ context.Context, f Filter, limit int) (*Sessions, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -551,7 +551,7 @@ func startOf(s *SessionLine) int64 {
 	return t.UnixMicro()
 }
 
-// Blocking is Source.Blocking.
+// Blocking implements Source.Blocking.
 func (l *Live) Blocking(context.Context) (*Blocking, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -562,7 +562,7 @@ func (l *Live) Blocking(context.Context) (*Blocking, error) {
 	return BlockingOf(l.last), nil
 }
 
-// Session is Source.Session.
+// Session implements Source.Session.
 func (l *Live) Session(_ context.Context, pid int, q Span) (*Session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -44,7 +44,7 @@ func (Nameless) check(f Filter) error {
 	return nil
 }
 
-// Info is Source.Info.
+// Info implements Source.Info.
 func (n Nameless) Info(ctx context.Context) (*Info, error) {
 	i, err := n.of.Info(ctx)
 	if err != nil {
@@ -73,10 +73,10 @@ func hiddenAll(list []string) []string {
 	return []string{count(len(list), "thing") + " could not be read; the reasons need an operator token"}
 }
 
-// Watch is Source.Watch.
+// Watch implements Source.Watch.
 func (n Nameless) Watch() (<-chan struct{}, func()) { return n.of.Watch() }
 
-// Load is Source.Load.
+// Load implements Source.Load.
 func (n Nameless) Load(ctx context.Context, q Query, columns int) (*Load, error) {
 	if err := n.check(q.Filter); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (n Nameless) Load(ctx context.Context, q Query, columns int) (*Load, error)
 	if err != nil {
 		return nil, err
 	}
-	x := *l // times, numbers and wait classes
+	x := *l // the other members have only times, numbers and wait classes
 	x.Gaps = nil
 	for _, g := range l.Gaps {
 		if strings.HasPrefix(g.Reason, reasonUnreadable) || strings.HasPrefix(g.Reason, reasonUnread) {
@@ -96,7 +96,7 @@ func (n Nameless) Load(ctx context.Context, q Query, columns int) (*Load, error)
 	return &x, nil
 }
 
-// `Who` is the method of Source.
+// `Who` implements the method of Source.
 func (n Nameless) Who(ctx context.Context, q Query, by By, limit int) (*Who, error) {
 	if err := n.check(append(slices.Clone(q.Filter), Condition{By: by, Key: "0"})); err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func pidOf(key string) string {
 	return key
 }
 
-// Findings is Source.Findings.
+// Findings implements Source.Findings.
 func (n Nameless) Findings(ctx context.Context, s Span) (*Findings, error) {
 	f, err := n.of.Findings(ctx, s)
 	if err != nil {
@@ -175,7 +175,7 @@ func namelessText(f *Finding) string {
 	return "A finding about " + sessions
 }
 
-// Sessions is Source.Sessions.
+// Sessions implements Source.Sessions.
 func (n Nameless) Sessions(ctx context.Context, f Filter, limit int) (*Sessions, error) {
 	if err := n.check(f); err != nil {
 		return nil, err
@@ -211,7 +211,7 @@ func namelessLine(s *SessionLine) *SessionLine {
 	return x
 }
 
-// Blocking is Source.Blocking.
+// Blocking implements Source.Blocking.
 func (n Nameless) Blocking(ctx context.Context) (*Blocking, error) {
 	b, err := n.of.Blocking(ctx)
 	if err != nil {
@@ -234,7 +234,7 @@ func (n Nameless) Blocking(ctx context.Context) (*Blocking, error) {
 	return x, nil
 }
 
-// Session is Source.Session.
+// Session implements Source.Session.
 func (n Nameless) Session(ctx context.Context, pid int, q Span) (*Session, error) {
 	s, err := n.of.Session(ctx, pid, q)
 	if err != nil {

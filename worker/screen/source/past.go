@@ -37,7 +37,7 @@ type past struct {
 	names      names
 	// normalized has the texts of statements without values, by their texts with values. It is cleared when it has maxTexts.
 	normalized map[string]string
-	// known has the rows of the newest sample.
+	// known has the rows of the newest sample, by process.
 	known map[session]knownRow
 	// hours has the hours whose recorded minutes are all in samples. The key is the begin of the hour, in seconds since 1970.
 	hours  map[int64]bool
@@ -194,7 +194,7 @@ func (p *past) add(m *moment.Moment, kind Kind, longest time.Duration) *sample {
 	return &p.samples[len(p.samples)-1]
 }
 
-// knownRow returns the row of a session, as it was in the sample before if nothing has changed.
+// knownRow returns the row of a session. If the session has not changed since the newest sample, this is the row of that sample.
 func (p *past) knownRow(s *moment.Session) knownRow {
 	k, ok := p.known[identityOf(s)]
 	event := CPU
@@ -586,7 +586,7 @@ func (p *past) load(q Query, columns int, interval time.Duration, after string) 
 	return l
 }
 
-// gaps returns the parts of a span for which no sample stands. After is the reason of the last one.
+// gaps returns the parts of a span for which no sample stands. after is the reason of a gap at the end.
 func (p *past) gaps(q Span, interval time.Duration, after string) (list []Gap) {
 	at := q.From
 	add := func(to time.Time, reason string) {
@@ -619,7 +619,7 @@ func (p *past) gaps(q Span, interval time.Duration, after string) (list []Gap) {
 	return list
 }
 
-// niceLength returns a round length of a column that is not shorter than wanted, and not shorter than an interval.
+// niceLength returns a round length for the columns of a chart, which is not shorter than wanted and interval.
 func niceLength(wanted, interval time.Duration) time.Duration {
 	wanted = max(wanted, interval)
 	for _, s := range []int{1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200} {
@@ -754,7 +754,7 @@ func absent(by By) string {
 	return "(unknown)"
 }
 
-// waits returns the states of a process in a span, the oldest first.
+// waits returns the waits and other states of a process in a span, the oldest first.
 func (p *past) waits(pid int, q Span) []WaitSpan {
 	list := []WaitSpan{}
 	p.between(q, func(s *sample, _ float64) {

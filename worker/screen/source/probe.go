@@ -20,7 +20,7 @@ const (
 	maxPages     = 16 << 10 // of memory that are read for memory contexts
 )
 
-// Plan is Prober.Plan. The stack is read twice without a stop of the process, and both reads must give the same plans.
+// Plan implements Prober.Plan. The stack is read twice without a stop of the process, and both reads must give the same plans.
 func (l *Live) Plan(ctx context.Context, pid int) (*Plan, error) {
 	c, err := l.current()
 	if err != nil {
@@ -58,7 +58,7 @@ func (l *Live) Plan(ctx context.Context, pid int) (*Plan, error) {
 	return p, nil
 }
 
-// Memory is Prober.Memory.
+// Memory implements Prober.Memory.
 func (l *Live) Memory(ctx context.Context, pid int) (*Memory, error) {
 	c, err := l.current()
 	if err != nil {

@@ -191,7 +191,7 @@ func forestOf(sessions []moment.Session) []*moment.Node {
 			roots = append(roots, below(pid, 0))
 		}
 	}
-	for i := range sessions { // roots that are no session of the sweep, and cycles
+	for i := range sessions { // the remaining trees: the root is not a session of the sweep, or there is a cycle
 		s := &sessions[i]
 		if waits[s.ServerPID] == nil || seen[s.ServerPID] {
 			continue

@@ -42,7 +42,7 @@ const (
 	mostOfRule      = 8                // largest number of findings of one rule
 )
 
-// facts are the input of the rules.
+// facts are the input of the rules: a moment, and data of the host.
 type facts struct {
 	m              *moment.Moment
 	processors     float64 // 0: not known
@@ -447,7 +447,7 @@ func (r *rules) event(f *facts, find Finding) Finding {
 	return find
 }
 
-// processes finds too few processors, and processes in uninterruptible sleep.
+// processes finds that more processes run than there are processors, and finds processes in uninterruptible sleep.
 func (r *rules) processes(f *facts) (list []Finding) {
 	running := 0
 	for i := range f.m.Sessions {

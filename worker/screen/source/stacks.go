@@ -174,7 +174,7 @@ func (l *Live) current() (cluster.Cluster, error) {
 	return l.reader.Cluster(), nil
 }
 
-// Stack is Prober.Stack.
+// Stack implements Prober.Stack.
 func (l *Live) Stack(ctx context.Context, pid int) (*Stack, error) {
 	c, err := l.current()
 	if err != nil {

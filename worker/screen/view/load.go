@@ -116,7 +116,7 @@ func (c *canvas) chart(y, height int) int {
 	return y
 }
 
-// gapText describes gaps that have no room in the chart.
+// gapText describes gaps whose reason has no room in the chart.
 func gapText(gaps []source.Gap) string {
 	all := time.Duration(0)
 	for i := range gaps {

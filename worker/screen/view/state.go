@@ -115,8 +115,8 @@ func (s *State) Window() time.Duration {
 	return windows()[s.window]
 }
 
-// Data has the answers of the source for a page. A member that the page does not show is nil. Errors has the reason for
-// each member that could not be read.
+// Data has the answers of the source for a page. Members that the page does not show are nil. Errors has the reason for
+// each member that could not be read, by the member's name in lower case.
 type Data struct {
 	// Time is when the data was requested.
 	Time     time.Time        `json:"time"`

@@ -56,8 +56,8 @@ type Config struct {
 	SpoolBytes int64
 	// Collect makes a profile of the duration d. A profile may have no samples.
 	Collect func(ctx context.Context, d time.Duration) (*profile.Profile, error)
-	// Log gets failures, once for each different error of the same kind, and the first success after failures. The zero
-	// value discards them.
+	// Log gets failures and the first success after failures. It gets a failure only if its error differs from the last error of
+	// the same kind. The zero value discards all lines.
 	Log zerolog.Logger
 
 	// timing is changed only by tests; the zero value means the defaults.

@@ -17,7 +17,7 @@ import (
 // pushPath is the path of the method by which Pyroscope receives profiles (Connect protocol).
 const pushPath = "/push.v1.PusherService/Push"
 
-// Numbers of fields of push.v1 and types.v1. The first field of each message has the message's name beside it.
+// Numbers of fields of push.v1 and types.v1. The comment at the first field of each message is the message's name.
 const (
 	pushSeries    = 1 // PushRequest
 	seriesLabels  = 1 // RawProfileSeries

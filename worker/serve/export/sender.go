@@ -125,7 +125,7 @@ type failures struct {
 	reported string        // the last error that was logged; empty: none
 }
 
-// note logs an error that differs from the last one, and doubles the pause.
+// note logs an error if it differs from the last error, and doubles the pause.
 func (f *failures) note(message string, err error) {
 	if err.Error() != f.reported {
 		f.reported = err.Error()

@@ -151,7 +151,7 @@ func parseName(name string) (*batch, bool) {
 	return &batch{kind: parts[2], created: time.Unix(0, created), profiles: profiles}, err1 == nil && err2 == nil
 }
 
-// add keeps a batch. An error says why the batch is not on disk: then it waits in memory, or was dropped because there
+// add keeps a batch. An error says why the batch is not on disk. Then the batch waits in memory, or was dropped because there
 // is no room. Only one goroutine at a time may call add.
 func (s *spool) add(kind string, data []byte, profiles int) error {
 	b := &batch{kind: kind, created: time.Now(), profiles: profiles, size: int64(len(data))}

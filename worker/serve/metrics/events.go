@@ -21,7 +21,7 @@ type Waits struct {
 // event is a wait event: the labels of a series.
 type event struct{ class, name string }
 
-// total has the figures of a series since the worker started.
+// total has the figures of a wait event or of a type.
 type total struct {
 	// time includes the waits in progress. The other figures count only waits that have ended, because a histogram
 	// cannot move a wait to another bucket later.

@@ -81,12 +81,13 @@ var (
 
 // Limits of the number of series. Events beyond a limit are added to a series with the name other.
 const (
-	// maxActive is the number of series of active_sessions. maxTypes of them are kept free: for each type, one series
-	// may be needed for all other events.
+	// maxActive is the largest number of series of active_sessions. maxTypes of these are reserved, because each type may need
+	// a series for all its other events.
 	maxActive = 55
-	// maxEvents is the number of wait events in each metric of their times. It also includes a series for each type.
+	// maxEvents is the largest number of series in each metric about the times of wait events. It includes a series for each
+	// type.
 	maxEvents = 42
-	// maxTypes is the number of types of wait events, including CPU.
+	// maxTypes is the number of types of wait events, with CPU as a type.
 	maxTypes = 11
 	// maxStates is the number of SQLSTATEs in failures_total, including other.
 	maxStates = 10

@@ -62,7 +62,7 @@ func (s *supervisor) proveDue(ctx context.Context, now time.Time) {
 	}
 }
 
-// nextProof returns the cluster whose proof is to start next; nil if no proof may start now.
+// nextProof returns the cluster whose proof must start next; nil: no proof may start now.
 func (s *supervisor) nextProof(n *proofs, now time.Time) (first key, best *cluster) {
 	for k, c := range s.clusters {
 		due := c.phase == unproved || c.phase == refused && !now.Before(c.next)

@@ -52,9 +52,9 @@ const (
 	ofAnother // its last worker served a process that will get a worker again
 )
 
-// takeSlot returns the slot for a worker that is about to start. Slots are below Max. When all were used, the slot with
-// the best preference is used again; among equal ones, the slot with the oldest last use. The caller ensures that fewer
-// than Max workers run.
+// takeSlot returns the slot for a worker that is about to start. Slots are below Max. If all slots were used before, the slot
+// with the best preference is used again; among equal slots, the one with the oldest last use. The caller must ensure that
+// fewer than Max workers run.
 func (s *supervisor) takeSlot(k key, c *cluster, now time.Time) int {
 	taken := map[int]bool{}
 	for _, other := range s.clusters {

@@ -32,7 +32,7 @@ type Queue struct {
 	loops map[uint32]*databaseLoop
 }
 
-// New makes a queue. Run serves it.
+// New returns a queue. The caller must call Run to serve it.
 func New(cfg Config) *Queue {
 	cfg.setDefaults()
 	return &Queue{
@@ -247,7 +247,8 @@ func (q *Queue) processes() []int32 {
 	return pids
 }
 
-// visit makes the loop of a database check again soon, because a call came from this database: it has the extension.
+// visit makes the loop of a database check soon whether it has a queue. It is called when a call has come from this database,
+// which shows that the database has the extension.
 func (q *Queue) visit(name string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -339,7 +340,7 @@ func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
 			logged = err.Error()
 		}
 		if served && err == nil {
-			continue // the session has left for another database, and the loop waits for its next turn
+			continue // the session ended to let another database have one: wait for the next lease at once
 		}
 		if !q.pauseLoop(ctx, k, pause) {
 			return
@@ -348,8 +349,8 @@ func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
 	}
 }
 
-// pauseLoop waits for pause. A call of retrySoon shortens the pause to Config.MinLook. It returns false if ctx has
-// ended.
+// pauseLoop waits for the time pause. A call of retrySoon shortens this time to Config.MinLook. pauseLoop returns false if ctx
+// has ended.
 func (q *Queue) pauseLoop(ctx context.Context, k *databaseLoop, pause time.Duration) bool {
 	least := time.Now().Add(q.cfg.MinLook)
 	timer := time.NewTimer(host.AlignedDelay(pause))

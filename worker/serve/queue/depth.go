@@ -30,7 +30,7 @@ type depth struct {
 const (
 	// measureEvery is the time between two measurements of a queue's length.
 	measureEvery = 10 * time.Second
-	// A length is valid for validFor, and validForDatabase longer for each database, because databases may take turns.
+	// A length is valid for validFor, plus validForDatabase for each database, because databases may take turns.
 	validFor         = 30 * time.Second
 	validForDatabase = time.Second
 )
@@ -58,8 +58,7 @@ func (d *Depths) Sum() (waiting, claimed int, oldest time.Duration, ok bool) {
 	return waiting, claimed, oldest, len(d.databases) > 0
 }
 
-// Lost returns for how long a queue has had no session, the longest time of all queues; 0: each queue has a session or
-// waits for its turn.
+// Lost returns the longest time for which a queue has had no session; 0: each queue has a session or waits for its turn.
 func (d *Depths) Lost() (longest time.Duration) {
 	if d == nil {
 		return 0

@@ -30,8 +30,9 @@ type call struct {
 	place     *list.Element // in class.answers
 }
 
-// calls has the calls in progress, and the answers that have not been fetched. A backend makes one call at a time.
-// When it makes another call, it no longer waits for the earlier one. That call is abandoned and its answer removed.
+// calls has the calls in progress, and the answers that have not been fetched. A backend makes one call at a time. When a
+// backend makes another call, it no longer waits for its earlier call. The earlier call is then abandoned, and its answer is
+// removed.
 type calls struct {
 	room   *limits.Gate // bytes of unfetched answers
 	remove func(name string)
@@ -125,7 +126,7 @@ func onDisk(size int64) int64 {
 	return (size+page-1)/page*page + inode
 }
 
-// nextToDrop returns the answer to remove next, or nil if there is none.
+// nextToDrop returns the call whose answer is removed next to make room for an answer for asker; nil: there is none.
 func (c *calls) nextToDrop(asker limits.Who) *call {
 	most := c.classes[asker]
 	if most == nil {
@@ -185,7 +186,7 @@ func (c *calls) fetched(name string) {
 	}
 }
 
-// waits reports whether this is an answer that may still be fetched.
+// waits reports whether the file name has an answer that may still be fetched.
 func (c *calls) waits(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -28,10 +28,10 @@ var (
 
 // Config configures a spool. Every field except DataDir may have its zero value, which is the default.
 type Config struct {
-	// DataDir is the server's data directory, as this process reaches it.
+	// DataDir is the path by which this process reaches the server's data directory.
 	DataDir string
-	// Base is the directory in which the spool directory is made. If it is empty, this is /dev/shm if that is a tmpfs
-	// with room, else os.TempDir.
+	// Base is the directory in which the spool directory is made; empty: /dev/shm if it is a tmpfs with room, otherwise
+	// os.TempDir.
 	Base string
 	// Root is the prefix for the server's paths in this process: /proc/PID/root if the server has another root
 	// directory. The spool directory is made below it, so that the server sees it.

@@ -14,8 +14,9 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// Names in a spool directory. The file ready exists while requests are accepted: SQL checks it before it writes to a
-// file system that may be full or gone. Answers are written in work, so that only complete ones are visible.
+// Names in a spool directory. The file ready exists while the worker accepts requests. SQL checks this file before it writes
+// to the file system, which may be full or gone. The worker writes answers in the directory work and then renames them, so
+// that readers see only complete answers.
 const (
 	dirPrefix = "pg_stat_backtrace."
 	readyName = "ready"
@@ -109,7 +110,7 @@ func checkBase(path, base string, wantTmpfs bool) error {
 	return nil
 }
 
-// hasRoom reports whether requests and answers fit. A file system without a size (ramfs) has room.
+// hasRoom reports whether the file system has room for requests and answers. One without a size limit (ramfs) has room.
 func hasRoom(fs *unix.Statfs_t) bool {
 	return fs.Blocks == 0 || fs.Bavail*uint64(fs.Bsize) >= reserve
 }
@@ -147,7 +148,7 @@ func (d *dir) fill() error {
 	return nil
 }
 
-// openDir opens a directory. It refuses a directory that is not private to this user.
+// openDir opens a directory. The error wraps ErrUnsafe if the directory is not private to this user.
 func openDir(path string) (*dir, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -196,7 +197,7 @@ func (d *dir) unlink(name string) error {
 	return fmt.Errorf("removing %s: %w", name, err)
 }
 
-// check reports whether the file system is full. It returns ErrLost if the directory was removed, moved or is not
+// check reports whether the file system is full. The error wraps ErrLost if the directory was removed or moved, or is not
 // writable.
 func (d *dir) check() (full bool, err error) {
 	if !isSameFile(d.f, d.path) {
@@ -212,7 +213,7 @@ func (d *dir) check() (full bool, err error) {
 	return !hasRoom(&fs), nil
 }
 
-// size returns the size of the file system in bytes, or 0 if it has none or is unknown.
+// size returns the size of the file system in bytes; 0: the file system has no size limit, or the size is unknown.
 func (d *dir) size() int64 {
 	var fs unix.Statfs_t
 	if unix.Fstatfs(d.fd(), &fs) != nil {

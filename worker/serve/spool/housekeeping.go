@@ -56,7 +56,8 @@ func (s *Spool) checkRoom() (full bool, err error) {
 	return full, err
 }
 
-// recheckRoom checks for room at once after an error. Housekeeping finds and reports a lasting error.
+// recheckRoom checks for room at once after an error of a write. It ignores errors, because checkPeriodically returns errors
+// that last.
 func (s *Spool) recheckRoom() { _, _ = s.checkRoom() }
 
 // wouldMove reports whether a new spool directory would be made on another file system.

@@ -15,8 +15,8 @@ import (
 // replaced by renaming.
 const lockName = "pg_stat_backtrace.lock"
 
-// lock takes the lock of a data directory, or returns ErrLocked. The kernel releases the lock when the process ends
-// in any way.
+// lock takes the lock of a data directory. The error wraps ErrLocked if another worker has the lock. The kernel releases the
+// lock when the process ends in any way.
 func lock(data *rootfs.Dir) (*os.File, error) {
 	path := data.Join(lockName)
 	for {

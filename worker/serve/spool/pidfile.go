@@ -18,21 +18,22 @@ import (
 //
 //	1  protocol version
 //	2  PID of the worker
-//	3  its start time, clock ticks since boot (field 22 of /proc/PID/stat), because the kernel reuses PIDs
+//	3  start time of the worker, clock ticks since boot (field 22 of /proc/PID/stat), because the kernel reuses PIDs
 //	4  the data directory as the server names it, because a base backup may copy the file to a standby
 //	5  version of the worker
 //	6  spool directory
 //	7  key XOR ipad, in hex
 //	8  key XOR opad, in hex
 //	9  the verbs that the worker accepts, separated by spaces; absent in version 1.0, whose verbs are "get log"
-//	10 "outside", then PID and start time of the worker in its own view. The line is empty if the server sees the worker
-//	   under the same numbers. It is used if the worker is in another PID or time namespace, or if /proc hides processes
+//	10 "outside", then PID and start time of the worker in the worker's own view. The line is empty if the server sees the
+//	   worker under the same numbers. It is used if the worker is in another PID or time namespace, or if /proc hides processes
 //	   (hidepid). Lines 2 and 3 then have the postmaster's numbers. The worker touches the file "ready" in the spool
 //	   directory every two seconds. If that file is much older, the worker does not run. (Version 1.0 of the extension
 //	   does not check this: there a call to a killed worker times out.)
 //	11 path through which the server writes requests, see alias.go; empty if there is none
 //	12 TID of a thread of the worker, and the time of its directory in /proc, see livenessthread.go. If the server finds
 //	   another time, its /proc is another mount, and line 3 decides. Empty if line 10 is used; absent in version 1.0.
+//	13 directory with the worker's comparisons of plans with EXPLAIN, as the worker sees it; empty if there is none
 //
 // Lines 1 to 5 are the same in every protocol version.
 const (
@@ -57,7 +58,7 @@ type Info struct {
 	Plans string
 }
 
-// Find reads the pid file of a data directory. It returns ErrNoWorker if the file is missing or unreadable.
+// Find reads the pid file of a data directory. The error wraps ErrNoWorker if the file is missing or cannot be read.
 func Find(dataDir string) (Info, error) {
 	path := filepath.Join(dataDir, pidName)
 	data, err := rootfs.ReadIn(dataDir, pidName, maxPID)
@@ -165,7 +166,7 @@ func (s *Spool) publish() error {
 	return nil
 }
 
-// withdraw removes the pid file if it belongs to this spool.
+// withdraw removes the pid file and the alias (see alias.go) if they belong to this spool.
 func (s *Spool) withdraw() error {
 	path := s.data.Join(pidName)
 	info, err := Find(s.data.Path())

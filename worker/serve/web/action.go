@@ -32,8 +32,8 @@ const (
 	actionTime = 30 * time.Second // time limit of the action
 )
 
-// Actions are the functions that an operator starts from the incident screen. Each returns the answer as JSON. An
-// *ActionError sets the status of the answer; another error is answered with status 500.
+// Actions are the functions that an operator starts from the incident screen. Each returns the answer as JSON. If the error is
+// an *ActionError, it sets the HTTP status of the answer. For another error, the status is 500.
 type Actions struct {
 	// Capture reads one process of the server.
 	Capture func(ctx context.Context, pid int) ([]byte, error)

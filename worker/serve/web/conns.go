@@ -116,7 +116,7 @@ func (c *conns) admit(n *conn) (victim *conn, ok bool) {
 	return victim, true
 }
 
-// victim returns the connection to close in favor of a source that has own connections; nil: there is none.
+// victim returns the connection to close in favor of a source that has a number (own) of connections already; nil: none.
 func (c *conns) victim(own int, now time.Time) *conn {
 	var largest *places
 	var oldest *conn

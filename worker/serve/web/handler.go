@@ -125,8 +125,8 @@ func (s *Server) protected(next http.Handler) http.Handler {
 			failf(w, refusal.status, "%s", refusal.text)
 			return
 		}
-		// The server reads ahead to notice a client that has disconnected. If that read passed its deadline, the context
-		// of the connection would end, for this request and for all later ones.
+		// The HTTP server reads ahead to notice a client that has disconnected. If this read passed its deadline, the context
+		// of the connection would end, for this request and for all later requests.
 		if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
 			failf(w, http.StatusInternalServerError, "the connection has no deadlines")
 			return

@@ -53,7 +53,7 @@ type Config struct {
 	OnAnswer func(status int)
 	// OnRefused is called for each connection that is closed for lack of room; nil: nothing is called.
 	OnRefused func()
-	// Limits bound clients; the zero value is the default.
+	// Limits limit the resources that clients can use; the zero value means the defaults.
 	Limits Limits
 }
 
@@ -80,8 +80,8 @@ type Health struct {
 
 // Limits limit the resources that clients can use. A field that is 0 has its default.
 type Limits struct {
-	// Connections is the number of open connections beside those whose requests are being answered. One source may have
-	// half of them. The default is 2048, but at most a quarter of the files that this process may open.
+	// Connections is the number of open connections, without those whose requests are being answered. One source (see the
+	// type source) may have half of them. The default is 2048, but at most a quarter of the files that this process may open.
 	Connections int
 	// First is the time for which a new connection may be without a request before it can be closed in favor of another;
 	// default 500 ms.
@@ -123,8 +123,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// defaultConnections returns at most a quarter of the files that this process may open, so that the worker has the
-// rest.
+// defaultConnections returns the default of Limits.Connections. It is at most a quarter of the files that this process may
+// open, so that the worker can use the others.
 func defaultConnections() int {
 	const most, least, share = 2048, 16, 4
 	var files unix.Rlimit
@@ -143,7 +143,8 @@ const lastAnswers = time.Second
 // ErrNeedsToken means that other hosts reach the address and no token protects it.
 var ErrNeedsToken = errors.New("an address that other hosts reach needs a token")
 
-// Check returns an error if a Server cannot work as configured. It reads the files.
+// Check returns an error if a Server with this configuration cannot work: ErrNeedsToken, or the error of a file. It reads the
+// files.
 func (c *Config) Check() error {
 	if !c.Address.Loopback() && c.TokenFile == "" {
 		return ErrNeedsToken
