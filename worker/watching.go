@@ -265,7 +265,7 @@ func alertOf(i *incident.Incident) rules.Alert {
 	}
 }
 
-// remember tells the engine the causes of recent incidents, so that the worker does not report them again after a restart.
+// remember gives the engine the causes of recent incidents, so that the worker does not report them again after a restart.
 func (v *watcher) remember() {
 	control, err := cluster.ReadControl(v.worker.server().DataDir)
 	if err != nil {

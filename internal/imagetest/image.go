@@ -37,7 +37,7 @@ type Section struct {
 	Flags   elf.SectionFlag
 	Addr    uint64
 	Data    []byte
-	Size    uint64 // only for SHT_NOBITS; otherwise the size is that of Data
+	Size    uint64 // only for SHT_NOBITS; otherwise the size is len(Data)
 	Link    string
 	Entsize uint64
 }

@@ -20,8 +20,8 @@ type account struct {
 	other    bool // not the user that runs the test
 }
 
-// serverAccount returns the account with a name; empty: that of PGSB_TEST_USER, or postgres. If root does not run the test, it
-// returns the account of the test.
+// serverAccount returns the account with a name. An empty name means the value of PGSB_TEST_USER, or postgres. If root does not run
+// the test, serverAccount returns the account of the test.
 func serverAccount(t testing.TB, name string) account {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -41,7 +41,7 @@ func serverAccount(t testing.TB, name string) account {
 }
 
 // apply makes command run as the account, in a new session, so that ^C at the terminal ends only the test. The working directory
-// is one that the account can enter. The environment has no variables of libpq.
+// is a directory that the account can enter. The environment has no variables of libpq.
 func (a account) apply(command *exec.Cmd) *exec.Cmd {
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if a.other {

@@ -98,7 +98,7 @@ func (s *Server) giveBack(key string) {
 
 // entries returns the names in the data directory and in the directory of the socket, and the contents of configuration files.
 func (s *Server) entries() (names []string) {
-	list, _ := os.ReadDir(s.DataDir) // after an error, the empty list differs from that of each server
+	list, _ := os.ReadDir(s.DataDir) // after an error, the empty list differs from the list of each server
 	for _, e := range list {
 		names = append(names, e.Name())
 		if strings.HasSuffix(e.Name(), ".conf") {

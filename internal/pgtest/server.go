@@ -32,7 +32,7 @@ type Options struct {
 	HBA []string
 	// Env are further variables ("NAME=value") of the server's environment.
 	Env []string
-	// Account is the operating system user of the server when the test runs as root; empty: that of PGSB_TEST_USER.
+	// Account is the operating system user of the server when the test runs as root; empty: the user named by PGSB_TEST_USER.
 	Account string
 	// TCP makes the server listen on 127.0.0.1 in addition to the Unix socket.
 	TCP bool

@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// forest prints the trees of processes that block others and of those that wait for them. Each node has a line, and more lines for
-// its waits, its phrase and its query.
+// forest prints the trees of blocking processes and the processes that wait for them. Each node has a line, and more lines for its
+// waits, its phrase and its query.
 func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
 	const deepest = 20 // levels of indentation
 	sessions := make(map[int]*moment.Session, len(m.Sessions))

@@ -41,7 +41,7 @@ func completeDirectory(_ *cobra.Command, _ []string, word string) ([]cobra.Compl
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completePID returns the process ids of servers, with the titles of the processes, except those that are arguments already.
+// completePID returns the process ids of servers, with the titles of the processes, except process ids that are arguments already.
 func completePID(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	directive := cobra.ShellCompDirectiveNoFileComp
 	if strings.Contains(cmd.Use, "FILE") && !strings.Contains(cmd.Use, "--") {

@@ -67,7 +67,7 @@ func (f *CompressedFlags) PrintStack(out *bufio.Writer, title string, th *backtr
 	frames := physicalFrames(th.Frames)
 	exact := exactFrames(frames)
 	if n := len(frames); n > 0 {
-		_, _ = f.windows.Encode(placeOf(frames[n-1])) // the first image, that of the program, keeps its own addresses
+		_, _ = f.windows.Encode(placeOf(frames[n-1])) // the first image, which is the program, keeps its own addresses
 	}
 	frames, exact = frames[min(f.pre, len(frames)):], exact[min(f.pre, len(frames)):]
 	frames = frames[:max(0, len(frames)-f.post)]

@@ -20,7 +20,7 @@ type Progress struct {
 	name     string // of the image whose debug file is downloaded
 	last     debuginfod.Event
 	arrived  debuginfod.Event // sum of the bytes and times of all downloads since Begin
-	failures int              // downloads that failed, without those that no server has
+	failures int              // downloads that failed, without files that no server has
 }
 
 // NewProgress returns a Progress that writes to w.

@@ -186,7 +186,7 @@ func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) 
 	return since, until, err
 }
 
-// systemID returns the system identifier of the server: that of --cluster or of -D, or of the only server in the history.
+// systemID returns the system identifier of the server of --cluster or -D, or of the only server in the history.
 func (f *historyFlags) systemID() (string, error) {
 	id := f.cluster
 	if f.dataDir != "" {

@@ -313,7 +313,7 @@ type Summary struct {
 	Summary       *store.Summary `json:"summary"`
 	// Totals are absent without --by.
 	Totals []historyTotal `json:"totals,omitempty"`
-	// Sampled is the sum of the seconds of all totals, also of those that --limit leaves out.
+	// Sampled is the sum of the seconds of all totals, also of totals that --limit leaves out.
 	Sampled *float64 `json:"sampled_seconds,omitempty"`
 }
 

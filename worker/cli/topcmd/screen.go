@@ -40,7 +40,7 @@ type topScreen struct {
 	data     *view.Data
 	answers  chan *view.Data
 	asking   bool // a request runs
-	stale    bool // another request must follow the one that runs
+	stale    bool // another request must follow the running request
 }
 
 // showTop shows the screen until the user quits or ctx ends.

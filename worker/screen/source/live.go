@@ -572,7 +572,7 @@ func (l *Live) Session(_ context.Context, pid int, q Span) (*Session, error) {
 	return sessionOf(l.last, pid, l.past.waits(pid, q))
 }
 
-// sessionOf returns a process of a moment. The error is ErrNoSession if neither the moment nor waits have the process.
+// sessionOf returns a process of a moment. The error is ErrNoSession if the process is not in the moment and waits is empty.
 func sessionOf(m *moment.Moment, pid int, waits []WaitSpan) (*Session, error) {
 	x := &Session{Time: m.Time, Waits: waits}
 	for i := range m.Sessions {

@@ -42,7 +42,7 @@ type Source interface {
 	// Blocking returns the processes that wait for a lock in the newest sample. They stand below the processes that block them.
 	Blocking(ctx context.Context) (*Blocking, error)
 	// Session returns one process: its state in the newest sample, and its waits in the span. The error is ErrNoSession if
-	// neither the newest sample nor a sample of the span has the process.
+	// the process is not in the newest sample and in no sample of the span.
 	Session(ctx context.Context, pid int, s Span) (*Session, error)
 }
 
@@ -91,7 +91,7 @@ const (
 	ByClass       By = "class"
 )
 
-// Properties returns the properties by which Source.Who groups, in the order of the screens. ByClass is not among them.
+// Properties returns the properties by which the screens can group processes, in the order of the screens. ByClass is not among them.
 func Properties() []By {
 	return []By{ByQuery, ByEvent, ByUser, ByApplication, ByDatabase, ByPhrase, BySession, ByType}
 }

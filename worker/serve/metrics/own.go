@@ -17,7 +17,7 @@ type own struct {
 	start time.Time
 }
 
-// Queue has the numbers of requests in the queues of all databases: those that wait, and those that the worker runs. Oldest is
+// Queue has the numbers of requests in the queues of all databases: waiting requests, and requests that the worker runs. Oldest is
 // the age of the oldest request; 0: the queues are empty.
 type Queue struct {
 	Waiting, Claimed int

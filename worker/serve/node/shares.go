@@ -65,7 +65,7 @@ func (s *supervisor) workers(phases ...phase) (ofAccount map[int]int, all int) {
 	return ofAccount, all
 }
 
-// choose divides the clusters of due into those that get the free workers, and the rest.
+// choose divides due into the clusters that get the free workers, and the rest.
 func (s *supervisor) choose(due []key) (chosen, rest []key) {
 	have, all := s.workers(running, stopping)
 	s.sortByName(due)

@@ -82,8 +82,8 @@ func openBase(cfg Config, name string, wantTmpfs bool) (*rootfs.Dir, error) {
 	return base, nil
 }
 
-// checkBase returns an error for a directory in which other users could replace the spool directory, for one without room and,
-// if wantTmpfs is set, for one that is not in memory.
+// checkBase returns an error for a directory in which other users could replace the spool directory, for a directory without room and, if
+// wantTmpfs is set, for a directory that is not in memory.
 func checkBase(path, base string, wantTmpfs bool) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

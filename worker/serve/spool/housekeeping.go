@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkPeriodically checks for changes that cause no inotify events, and repairs what it can. It returns an error that wraps
+// checkPeriodically checks for changes that cause no inotify events, and repairs them if possible. It returns an error that wraps
 // ErrLost if the spool must be made again.
 func (s *Spool) checkPeriodically(now time.Time) error {
 	if !isSameFile(s.lock, s.data.Join(lockName)) {
@@ -93,7 +93,7 @@ func (s *Spool) removeFetched(name string) {
 	s.cfg.report(s.dir.unlink(name))
 }
 
-// sweep searches the whole directory for requests whose inotify events were lost, and for answers that nobody will fetch.
+// sweep searches the whole directory for requests whose inotify events were lost, and for answers that no session will fetch.
 func (l *loop) sweep(ctx context.Context) {
 	d := l.s.dir
 	if _, err := d.f.Seek(0, 0); err != nil { // rewind, because opening the directory again would cause an event
