@@ -91,7 +91,7 @@ const (
 	ByClass       By = "class"
 )
 
-// Properties returns the properties by which the screens can group processes, in the order of the screens. ByClass is not among them.
+// Properties returns the properties by which the screens group processes, in the order of the screens. ByClass is not among them.
 func Properties() []By {
 	return []By{ByQuery, ByEvent, ByUser, ByApplication, ByDatabase, ByPhrase, BySession, ByType}
 }

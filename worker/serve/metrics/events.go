@@ -171,8 +171,8 @@ func (e *events) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// native sends the histograms of single wait events. Only scrapers that accept native histograms get them. The figures are
-// those that events.Collect has read in the same scrape.
+// native sends the histograms of single wait events. Only scrapers that accept native histograms get them. events.Collect
+// has read the figures in the same scrape.
 type native struct{ *events }
 
 // Collect sends the histograms.

@@ -232,8 +232,8 @@ func (s *scanner) add(p Process) {
 	s.ofUser[p.Account]++
 }
 
-// examineSecret adds a process that this user may not examine to denied, if its name is that of a server. It leaves out children
-// of a postmaster.
+// examineSecret adds a process that this user may not examine to denied, if it has the name of a server. It leaves out children of
+// a postmaster.
 func (s *scanner) examineSecret(pid int) {
 	if !isCalledServer(s.Proc, pid) || len(s.denied) >= maxCandidates {
 		return

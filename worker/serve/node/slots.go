@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// slot has the last user of a slot (see Config.Command): the process, its user id and the data directory. The path of a directory is
-// not unique, because each container has its own paths, and any user can imitate a path in a mount namespace. So a slot
+// slot has the last user of a slot (see Config.Command): the process, its user id and the data directory. The path of a directory
+// is not unique, because each container has its own paths, and any user can imitate a path in a mount namespace. So a slot
 // is kept for a path together with a user id.
 type slot struct {
 	name  string

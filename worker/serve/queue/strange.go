@@ -14,7 +14,7 @@ import (
 
 // strangeSQL lists differences between the extension's objects and its scripts: in privileges, owners, and row security.
 // Default privileges may have caused them. It knows the objects of versions 1.1 and 1.2. It does not list privileges of users on
-// the functions and the views for them, nor privileges of the worker's role on the functions that the worker calls. All
+// the functions and the views for them, or privileges of the worker's role on the functions that the worker calls. All
 // privileges on the views for users are harmless: these views are not updatable, and the owner's functions do not write to
 // them. The query sql.Foreign lists objects that the scripts did not make.
 //

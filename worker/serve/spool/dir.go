@@ -82,8 +82,8 @@ func openBase(cfg Config, name string, wantTmpfs bool) (*rootfs.Dir, error) {
 	return base, nil
 }
 
-// checkBase returns an error for a directory in which other users could replace the spool directory, for a directory without room and, if
-// wantTmpfs is set, for a directory that is not in memory.
+// checkBase returns an error for a directory in which other users could replace the spool directory, for a directory without room
+// and, if wantTmpfs is set, for a directory that is not in memory.
 func checkBase(path, base string, wantTmpfs bool) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -251,8 +251,8 @@ func (d *dir) restoreModes() error {
 	return nil
 }
 
-// removeStale removes spool directories of workers that were killed: own, that of this cluster's last worker, and those of
-// other clusters' workers that were not restarted. A locked directory is in use and stays. name is the directory that contains
+// removeStale removes spool directories of workers that were killed: own, which is of this cluster's last worker, and directories
+// of other clusters' workers that were not restarted. A locked directory is in use and stays. name is the directory that contains
 // them. name and own are paths as the server sees them.
 func removeStale(name, root, own string) error {
 	base, err := rootfs.OpenDir(root + name)
