@@ -57,15 +57,15 @@ func (w *walk) calls(ra, entry uint64) trialResult {
 	return refuted
 }
 
-// call is a call instruction within a function. back is its return address. function is the called function if the call
-// is direct.
+// call is a call instruction within a function. The field back is its return address. If the field direct is set, the
+// field function is the address of the called function.
 type call struct {
 	back, function uint64
 	direct         bool
 }
 
-// before reports whether the instruction before an address is a call, and returns the called function if the call is
-// direct. ok is false if the code cannot be read.
+// before checks the instruction right before the address ra. called is set if the instruction is a call. direct is set
+// if it is a direct call, and target is then the called function. ok is false if the code cannot be read.
 func (w *walk) before(module *Module, ra uint64) (called, direct bool, target uint64, ok bool) {
 	set := &instructionSets[w.arch.Instructions]
 	if set.before == nil {
@@ -92,8 +92,8 @@ func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
 	return function, direct
 }
 
-// callsIn returns the calls in the function that begins at an address; nil if the function is unknown, too long or has
-// none.
+// callsIn returns the calls in the function that begins at an address; nil if the function is unknown, too long or
+// contains no call.
 func (w *walk) callsIn(start uint64) []call {
 	if found, known := w.functions[start]; known {
 		return found
@@ -101,7 +101,8 @@ func (w *walk) callsIn(start uint64) []call {
 	set := &instructionSets[w.arch.Instructions]
 	var found []call
 	if code := w.body(start, codeflow.MaxCode); code != nil && set.before != nil {
-		code = append(make([]byte, set.longest, int(set.longest)+len(code)), code...) // each window has the full length
+		// Zeros in front of the code, so that the bytes before each address have the full length.
+		code = append(make([]byte, set.longest, int(set.longest)+len(code)), code...)
 		for n := set.longest + 1; n <= uint64(len(code)); n++ {
 			back := start + n - set.longest
 			if called, direct, function := set.before(code[n-set.longest:n], back); called {
@@ -116,8 +117,8 @@ func (w *walk) callsIn(start uint64) []call {
 	return found
 }
 
-// jumps reports whether the function at start contains a jump to the beginning of another function. Small wrapper
-// functions do this.
+// jumps reports whether the function at start contains a jump to the address to, the beginning of another function.
+// Small wrapper functions contain such jumps.
 func (w *walk) jumps(start, to uint64) bool {
 	const jmp, length = 0xe9, 5 // Intel SDM, JMP rel32
 	const most = 1 << 10
@@ -134,8 +135,8 @@ func (w *walk) jumps(start, to uint64) bool {
 	return false
 }
 
-// body returns the code of the function that begins at an address. It is nil if no such function is known, or if the
-// function is longer than most.
+// body returns the code of the function that begins at an address. It is nil if no such function is known, or if its
+// length in bytes exceeds the parameter most.
 func (w *walk) body(start, most uint64) []byte {
 	const share = 4 // checking 4 bytes costs as much as following an instruction
 	module, ok := w.find(start)
@@ -174,7 +175,7 @@ func a64Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	return true, x.Direct, ra - disasm.LengthA64 + uint64(x.Target)
 }
 
-// endsIndirectCall reports whether the bytes can end with a call through a register or memory: opcode FF with 2 in the
+// endsIndirectCall reports whether the bytes may end with a call through a register or memory: opcode FF with 2 in the
 // reg field of ModRM (Intel SDM, CALL).
 func endsIndirectCall(p []byte) bool {
 	for at := 1; at < len(p); at++ {

@@ -73,22 +73,23 @@ func (w *walk) stepCandidates(frame *Frame) (Frame, Stop, bool) {
 	return Frame{}, Stop{}, false
 }
 
-// leftCandidate is the state of a walk after the step from a frame to its caller by a candidate.
+// leftCandidate is the result of a step that used a candidate's code: the state of the walk after the step, the frame,
+// and the caller as next.
 type leftCandidate struct {
 	after walk
 	frame Frame
 	next  Frame
 }
 
-// take gives w the state after the step, and returns the caller.
+// take sets w to the state after the step, and returns the caller.
 func (l *leftCandidate) take(w *walk, frame *Frame) (Frame, Stop, bool) {
 	*frame = l.frame
 	w.regs, w.low, w.row, w.chosen = l.after.regs, l.after.low, l.after.row, l.after.chosen
 	return l.next, Stop{}, true
 }
 
-// tryCandidate makes the step from a frame to its caller by a candidate. It returns nil if the candidate is not
-// accepted.
+// tryCandidate makes the step from a frame to its caller with a candidate's call frame information. It returns nil if
+// the candidate is not accepted.
 func (w *walk) tryCandidate(frame *Frame, c *Candidate) *leftCandidate {
 	t := *w
 	t.trial, t.followed = true, nil // results for other code at these addresses do not apply
@@ -120,8 +121,8 @@ func (w *walk) tryCandidate(frame *Frame, c *Candidate) *leftCandidate {
 	return l
 }
 
-// calledFrame reports whether the instruction before a frame's return address can have called the frame that the walk
-// left last. The walk includes the candidate.
+// calledFrame reports whether the instruction before a frame's return address can have called the frame from which the
+// walk has just come. The walk's list chosen already includes the candidate.
 func (w *walk) calledFrame(frame *Frame) bool {
 	var entry uint64
 	if frame.Method == ByCFI && w.row.FDEEnd > w.row.FDEStart {

@@ -41,7 +41,8 @@ func (d *CodeCache) keep(addr uint64, found distances) {
 	}
 }
 
-// returns returns the cached result whether the function that begins at entry may return.
+// returns looks up whether the function that begins at entry may return. known is false if the cache does not contain
+// the answer.
 func (d *CodeCache) returns(entry uint64) (returns, known bool) {
 	if d == nil {
 		return false, false
@@ -64,7 +65,7 @@ func (d *CodeCache) row(at codeflow.Place) (row *codeflow.Row, known bool) {
 	return recall(&d.mu, &d.rows, at)
 }
 
-// again reports whether the code from a place on was followed before, and records that it is followed now.
+// again reports whether the code that begins at a place was followed before, and records that it is followed now.
 func (d *CodeCache) again(at codeflow.Place) bool {
 	if d == nil {
 		return false

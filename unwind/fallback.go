@@ -93,9 +93,9 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 	return ok || w.probed(ra)
 }
 
-// stepStub finds the caller of a stub in the link register. The stub belongs to the procedure linkage table, or a
-// linker has put it among the functions; some linkers create no call frame information for such stubs. The result is
-// false if the frame is not in such a stub.
+// stepStub finds the caller of a stub: its address is in the link register. The stub belongs to the procedure linkage
+// table, or a linker has put it among the functions; some linkers create no call frame information for such stubs. The
+// result is false if the frame is not in such a stub.
 func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	reg, has := linkRegister(w.arch)
@@ -195,8 +195,8 @@ func (w *walk) stackRegisters() arch.Registers {
 	return r
 }
 
-// stepPushed takes the return address from the top of the stack. The result is false if the code before PC may have
-// moved SP.
+// stepPushed takes the return address from the top of the stack. The parameter still means that the code before PC has
+// not moved SP; if it is not set, the result is false.
 func (w *walk) stepPushed(frame *Frame, caller arch.Registers, still bool) (Frame, Stop, bool) {
 	sp := w.floor()
 	ra, ok := w.mem.Word(sp)
@@ -224,7 +224,8 @@ func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	if !ok || c.LeafSaved == 0 || base+uint64(c.LeafSaved) < w.floor() {
 		return true
 	}
-	// If the function has not changed the frame pointer, this word is the caller's return address.
+	// A leaf function that has no record leaves the frame pointer unchanged. This word is then the caller's return
+	// address.
 	saved, ok := w.mem.Word(base + uint64(c.LeafSaved))
 	if ok && saved > base && saved%uint64(w.arch.AddrSize) == 0 && !w.isReturnAddress(saved) {
 		caller.Set(c.Base, saved)

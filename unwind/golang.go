@@ -63,8 +63,8 @@ var entered = map[string]bool{
 	"runtime.sigtramp": true, "runtime.cgoSigtramp": true, "runtime.sigprofNonGoWrapper": true,
 }
 
-// injected are functions that the interrupted code seems to have called: a signal handler changed the stack and the
-// program counter so. They return to the interrupted instruction itself.
+// injected are functions that the interrupted code seems to have called: a signal handler has changed the stack and the
+// program counter to look like a call. They return to the interrupted instruction itself.
 var injected = map[string]bool{
 	"runtime.sigpanic": true, "runtime.asyncPreempt": true,
 	"runtime.debugCallV1": true, "runtime.debugCallV2": true,
@@ -90,7 +90,7 @@ func (g *goFrame) step() (Frame, Stop) {
 	return g.stepPlain()
 }
 
-// stepPlain follows the table alone.
+// stepPlain finds the caller by Go's function table alone.
 func (g *goFrame) stepPlain() (Frame, Stop) {
 	sp := g.w.floor()
 	if _, has := linkRegister(g.w.arch); has {

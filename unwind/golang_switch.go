@@ -26,8 +26,8 @@ const (
 // stack.
 const moreStack = "runtime.morestack"
 
-// byRecord are functions whose caller the frame pointer gives. They do not change it after their prologue, but may
-// change the stack pointer.
+// byRecord are functions whose caller is found by the frame pointer. They do not change the frame pointer after their
+// prologue, but may change the stack pointer.
 var byRecord = map[string]bool{
 	systemStack: true, asmCgoCall: true, "runtime.asmcgocall_no_g": true, cgoCallback: true,
 }
@@ -110,7 +110,8 @@ func (g *goFrame) after() []byte {
 	return nil
 }
 
-// leaveTo moves to the caller. sp is the function's stack pointer before it switched stacks.
+// leaveTo moves to the caller. sp is the function's stack pointer before it switched stacks. If stop has a reason, sp
+// could not be found, and leaveTo only returns stop.
 func (g *goFrame) leaveTo(sp uint64, stop Stop) (Frame, Stop) {
 	if stop.Reason != running {
 		return Frame{}, stop
@@ -149,8 +150,8 @@ func (g *goFrame) restored(after []byte) (uint64, bool) {
 	return 0, false
 }
 
-// Offsets in runtime.g that are equal in all versions since Go 1.16: of g.stack.hi, g.m, g.sched.sp, g.sched.pc and
-// g.sched.g.
+// Offsets of the fields g.stack.hi, g.m, g.sched.sp, g.sched.pc and g.sched.g in runtime.g. They are equal in all
+// versions since Go 1.16.
 const (
 	offStackHigh  = 8
 	offM          = 48

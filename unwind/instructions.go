@@ -179,7 +179,7 @@ func (w *walk) lookOut(frame Frame, caller arch.Registers) (found trialState, wa
 	return found, c.missing.Address
 }
 
-// bareCode implements codeflow.Code for a module's code. It takes addresses in memory.
+// bareCode implements codeflow.Code for a module's code. Its methods take addresses in memory.
 type bareCode struct {
 	module    Module
 	arch      *arch.Arch
@@ -198,7 +198,8 @@ func (c *bareCode) Bytes(addr uint64) []byte {
 	}
 	var size uint64
 	c.window, c.start = nil, addr
-	for more := uint64(windowSize); more > 0 && size < windowSize; more /= 2 { // halves find the last bytes at the end of the code
+	// After a failed read, half the size may still fit before the end of the code.
+	for more := uint64(windowSize); more > 0 && size < windowSize; more /= 2 {
 		if p, err := c.module.Code.Code(addr-c.module.Bias, size+more); err == nil {
 			c.window, size = p, size+more
 		}

@@ -71,8 +71,8 @@ type behindProbe struct {
 // maxCallerFrame bounds the frame of a probed function's caller in bytes.
 const maxCallerFrame = 1 << 16
 
-// searchStack takes each word of the stack that follows a direct call in the code. It tries all calls in the function
-// called there. entry is where the probed function begins.
+// searchStack looks for words of the stack that are return addresses of direct calls. It tries all calls in the
+// function that such a direct call has called. entry is where the probed function begins.
 func (p *behindProbe) searchStack(entry uint64) {
 	w := p.w
 	met := make(map[uint64]bool)
@@ -119,7 +119,8 @@ func (p *behindProbe) enterSite(c call, ra, function, entry uint64) {
 	p.agree = p.agree && next == p.next && after.regs == p.after.regs
 }
 
-// returnsTo makes a step from a possible caller's place in the code. ok is false if the step does not lead to ra.
+// returnsTo makes a step from the address site, where a possible caller would continue. ok is false if the step does
+// not lead to the return address ra.
 func (w *walk) returnsTo(site, ra uint64) (t walk, next Frame, ok bool) {
 	const cost = 8 // a step costs as much time as following 8 instructions
 	w.instructions -= cost
@@ -193,7 +194,7 @@ func (w *walk) mayReturn(ra, at uint64) bool {
 	}
 	function, direct := w.calledBefore(ra)
 	if !direct {
-		return true // an indirect call may be of any function
+		return true // an indirect call may call any function
 	}
 	if !w.knowsSP() {
 		return true // the frame may have any size

@@ -190,8 +190,8 @@ func (c *trial) try(fp uint64) trialResult {
 	return found
 }
 
-// follow continues a trial to the stack's base, from the step that has led from frame to next. entry is the start of
-// the frame's function, 0 if unknown.
+// follow continues a trial to the stack's base, after a step from the parameter frame to its caller, the parameter
+// next. entry is the start of the frame's function, 0 if unknown.
 func (c *trial) follow(t *walk, frame, next Frame, stop Stop, entry uint64) trialResult {
 	worst := proven
 	for {

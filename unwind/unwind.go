@@ -37,8 +37,8 @@ const (
 	// ByRecovery frames follow from call frame information that needs the frame pointer. The value of the frame pointer
 	// was unknown, and the walk found the only value that leads to the stack's base.
 	ByRecovery
-	// ByReturnAddress is the caller of a jump to an address without code. The frame is found by the return address that
-	// the call has stored.
+	// ByReturnAddress frames have called an address without code, for example through a bad pointer. They are found by
+	// the return address that the call has stored.
 	ByReturnAddress
 	// ByReturnRegister frames are callers of a function without call frame information, found by the link register.
 	ByReturnRegister
@@ -59,7 +59,7 @@ const (
 	ByCall
 )
 
-// Frame is one activation of a function on the stack.
+// Frame is one call of a function on the stack.
 type Frame struct {
 	// PC is the address at which the frame will continue: the thread's program counter, an interrupted address, or a
 	// return address.
@@ -77,7 +77,7 @@ type Frame struct {
 }
 
 // Lookup is the address for looking up the frame's function, line and call frame information: PC, or PC-1 for a return
-// address. A signal trampoline was not called, so its address is its own first byte.
+// address. A signal trampoline was not called, so its PC, which is its first byte, needs no correction.
 func (f Frame) Lookup() uint64 {
 	if f.Exact || f.Signal {
 		return f.PC
@@ -127,20 +127,21 @@ type Unwinder struct {
 	Arch *arch.Arch
 	// MaxFrames bounds a walk; 0 means DefaultMaxFrames.
 	MaxFrames int
-	// Resumes is set for the registers of a coroutine that does not run. Its program counter is a return address, as in
-	// every outer frame.
+	// Resumes is set if the registers belong to a coroutine that is not running. Its program counter is then a return
+	// address, as in every outer frame.
 	Resumes bool
 	// Final is set if the caller will not read missing memory and repeat the walk. If Final is not set, the walk ends
 	// with NoMemory where following instructions needs more memory. If it is set, the walk tries the chain of frame
 	// pointers instead.
 	Final bool
-	// Kept gets the registers of each frame, if it is not nil. They are the function's registers at its call of the
-	// next inner frame. Registers that calls do not preserve are unknown.
+	// Kept, if it is not nil, gets the registers of each frame: the values at the frame's call of the next inner frame.
+	// Registers that calls do not preserve are unknown.
 	Kept *[]arch.Registers
 }
 
 // Unwind appends the frames of the thread with these registers to dst, innermost first, and returns the reason why the
-// walk stopped. The frames found before a problem are kept. If the registers have a PC, there is at least one frame.
+// walk stopped. If a problem ends the walk, the result contains the frames found before it. If the registers have a PC,
+// there is at least one frame.
 func (u *Unwinder) Unwind(dst []Frame, regs arch.Registers, mem cfi.Memory, modules Modules) ([]Frame, Stop) {
 	pc, ok := regs.Get(u.Arch.PC)
 	if !ok {
@@ -176,13 +177,13 @@ type walk struct {
 	arch     *arch.Arch
 	mem      recorder
 	modules  Modules
-	regs     arch.Registers // of the frame whose caller is searched
+	regs     arch.Registers // registers of the frame whose caller the walk searches
 	low      uint64         // a lower bound of the stack pointer, if regs does not have it
 	row      cfi.Row
 	switches int
 	// scheduling is set on a stack where Go's scheduler runs.
 	scheduling bool
-	// calledBack is set if the walk has passed a call from C to Go in a frame farther in.
+	// calledBack is set if the walk has already passed a call from C to Go.
 	calledBack bool
 
 	// chosen are the candidates for code compiled at run time that the walk uses.
@@ -197,7 +198,7 @@ type walk struct {
 	followed *[]followed
 	// instructions is the remaining budget of instructions to follow.
 	instructions int
-	// functions has the calls in the functions that were searched for calls, by the function's start address.
+	// functions caches the calls that each searched function contains, by the function's start address.
 	functions map[uint64][]call
 	final     bool // a copy of Unwinder.Final
 	// wanting is the beginning of missing memory that a frame's instructions, or the frame's trial, need. It is 0 if no

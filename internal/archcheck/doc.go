@@ -14,7 +14,7 @@ type Result struct {
 	Captures   int     `json:"captures"`   // captures whose stack was checked
 	Frames     int     `json:"frames"`     // in all captures
 	Asleep     int     `json:"asleep"`     // sleeping processes, whose second capture had the same addresses
-	Unstopped  int     `json:"unstopped"`  // of these, those whose capture without a stop had as many frames
+	Unstopped  int     `json:"unstopped"`  // sleeping processes whose capture without a stop had as many frames
 	Chained    int     `json:"chained"`    // frames found by a frame pointer or back chain
 	Followed   int     `json:"followed"`   // frames found by following instructions
 	Signals    int     `json:"signals"`    // frames of signal handlers

@@ -72,8 +72,8 @@ func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// Wait calls condition until it is true, with a pause that grows to 20 ms. It fails the test if the condition does
-// not become true in time. what names the condition in the failure message.
+// Wait calls condition until it is true, with a pause that grows to 20 ms. It fails the test if the condition does not
+// become true in time. The parameter what describes the condition in the failure message.
 func Wait(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(Patience)

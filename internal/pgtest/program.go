@@ -86,8 +86,8 @@ func RunWithProgram(m *testing.M, program *string) int {
 }
 
 // RunOr is for TestMain of a test program that also starts itself as another process, such as a worker that runs as the
-// server's user and may be killed. If the environment has a value for name, RunOr calls other with this value instead of
-// running the tests. It returns the exit status.
+// server's user and may be killed. If the environment has a value for name, RunOr calls the callback other with this
+// value instead of running the tests. It returns the exit status.
 func RunOr(m *testing.M, name string, other func(value string) error) int {
 	value := os.Getenv(name)
 	if value == "" {

@@ -28,8 +28,8 @@ var templates struct {
 	keep func() // ends the watchdog of dir; kept so that the watchdog's pipe stays open
 }
 
-// copyTemplate makes the data directory to from the template that initdb makes with these arguments, and returns the
-// template.
+// copyTemplate makes a data directory at the path to. It is a copy of the template that initdb makes with these
+// arguments. The result is the path of the template.
 func copyTemplate(t testing.TB, a account, binDir, to string, arguments []string) (template string) {
 	t.Helper()
 	templates.Lock()
@@ -77,7 +77,7 @@ func keepUsed(template, dataDir string) {
 	}
 }
 
-// takeUsed moves a used copy of a template to the path to. It returns false if there is no such copy.
+// takeUsed moves a used copy of a template to the path in the parameter to. It returns false if there is no such copy.
 func takeUsed(template, to string) bool {
 	copies, _ := os.ReadDir(template + used) // empty if the directory does not exist
 	for _, c := range copies {
@@ -139,7 +139,8 @@ func restoreOne(a account, template, to string, of fs.FileInfo) error {
 	return errors.Join(os.Chown(to, a.uid, a.gid), os.Chmod(to, of.Mode().Perm()), os.Chtimes(to, of.ModTime(), of.ModTime()))
 }
 
-// overwrite writes the content of the file from to the file to. It keeps the disk blocks of to, because new blocks cost time.
+// overwrite copies the content of the file at the path from into the file at the path to. It keeps the disk blocks of
+// the file, because new blocks cost time.
 func overwrite(to, from string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {

@@ -83,7 +83,7 @@ type Arch struct {
 	CFAToSP int64
 	// RedZone is the number of bytes below SP that a leaf function may use.
 	RedZone int
-	// CodeMask has the bits that do not belong to a code address in user space: on aarch64, those of the pointer
+	// CodeMask has the bits that do not belong to a code address in user space: on aarch64, the bits of the pointer
 	// authentication code. The kernel reports the mask of one process as NT_ARM_PAC_MASK.
 	CodeMask uint64
 
@@ -237,7 +237,8 @@ func Host() *Arch {
 	return nil
 }
 
-// columnRange maps count DWARF columns from first on to register numbers from reg on.
+// columnRange maps count DWARF columns, beginning with column first, to register numbers, beginning with the number
+// reg.
 type columnRange struct{ first, count, reg int }
 
 // mapColumns builds the column table of an architecture from ranges.
@@ -254,7 +255,7 @@ func mapColumns(ranges ...columnRange) [MaxColumns]int8 {
 	return columns
 }
 
-// run returns a layout of count consecutive register numbers.
+// run returns a layout of count consecutive register numbers, beginning with first.
 func run(first, count int) []int8 {
 	layout := make([]int8, count)
 	for i := range layout {
@@ -263,7 +264,7 @@ func run(first, count int) []int8 {
 	return layout
 }
 
-// numbered returns the names prefix0, prefix1, ….
+// numbered returns count names: the prefix followed by 0, 1, and so on.
 func numbered(prefix string, count int) []string {
 	names := make([]string, count)
 	for i := range names {

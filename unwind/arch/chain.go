@@ -31,8 +31,8 @@ type Chain struct {
 }
 
 // Trampoline is code to which a signal handler returns, with the place of the interrupted registers. Call frame
-// information describes few trampolines. Some descriptions are wrong: that in aarch64's vDSO gives the caller of the
-// interrupted function instead of this function.
+// information describes few trampolines. Some descriptions are wrong: the description in aarch64's vDSO gives the
+// caller of the interrupted function instead of this function.
 type Trampoline struct {
 	// Code are the instructions at the address that the handler returns to.
 	Code []byte
@@ -63,7 +63,8 @@ func (a *Arch) InterruptedRegisters(t *Trampoline, sp uint64) func(yield func(re
 	}
 }
 
-// places yields the registers of a layout that begins at addr. It returns false if yield has returned false.
+// places passes each register of a layout in memory at addr to the callback yield, until yield returns false. It then
+// returns false, too.
 func (a *Arch) places(layout []int8, addr uint64, yield func(int, uint64) bool) bool {
 	for i, reg := range layout {
 		if reg != none && !yield(int(reg), addr+uint64(i*a.AddrSize)) {
@@ -118,7 +119,8 @@ func movesSP(writes []Pattern, code []byte) bool {
 	return slices.ContainsFunc(writes, func(p Pattern) bool { return p.at(code) })
 }
 
-// InCallStub reports whether the instruction at pc belongs to a stub of CallStubs. read reads code at an address.
+// InCallStub reports whether the instruction at pc belongs to a stub of CallStubs. The callback read reads code at an
+// address.
 func (a *Arch) InCallStub(pc uint64, read func(addr uint64, p []byte) bool) bool {
 	return slices.ContainsFunc(a.CallStubs, func(stub []Pattern) bool {
 		before, all := uint64(0), 0

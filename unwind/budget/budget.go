@@ -23,14 +23,14 @@ type Rate struct {
 
 // The rates of all readers of foreign files.
 var (
-	// Memory limits what a command keeps of its input in memory. The garbage collector needs up to the same amount in
-	// addition.
+	// Memory limits the memory in which a command keeps data from its input. The garbage collector may need the same
+	// amount again.
 	Memory = Rate{Base: 128 << 20, Factor: 256, Most: 2 << 30}
 	// Stacks limits the stacks of a core file, which may share their memory.
 	Stacks = Rate{Base: 64 << 20, Factor: 16, Most: 1 << 30}
 	// Image is the sum of the rates below and of the other limits of the readers of ELF files. No reader charges it.
 	Image = Rate{Base: 64 << 20, Factor: 64, Most: 2 << 30}
-	// Output limits what a command prints.
+	// Output limits the bytes that a command prints.
 	Output = Rate{Base: 16 << 20, Factor: 256, Most: math.MaxInt64}
 	// Expansion limits the content of one compressed part of a file, such as a section. The input is the compressed
 	// part.
@@ -42,8 +42,8 @@ var (
 	// Window limits the window of a zstd stream, which the decoder allocates. A stream of `zstd --long=27` needs Most.
 	Window = Rate{Base: 8 << 20, Factor: 256, Most: 128 << 20}
 	// Work limits the processor time of a reader, in decoded bytes. Bytes that are decoded again count again. A reader
-	// decodes some 100 MB a second. The input is the expanded content. Of 300 real files, one of libc6-dbg used most of
-	// its limit, 11 %, for 4,000 addresses all over its code (TestShareOfEffort in unwind/dwarf).
+	// decodes some 100 MB a second. The input is the expanded content. Among 300 real files, a file of libc6-dbg used
+	// the largest share of its limit: 11 %, for 4,000 addresses all over its code (TestShareOfEffort in unwind/dwarf).
 	Work = Rate{Base: 256 << 20, Factor: 16, Most: 8 << 30}
 )
 
@@ -150,8 +150,8 @@ func (e *Effort) Credit(n int64) {
 	}
 }
 
-// Charge adds n decoded bytes to the used bytes, like Budget.Charge. Before that, it subtracts what the Effort has
-// regained since the last call (WorkPerSecond).
+// Charge adds n decoded bytes to the used bytes, like Budget.Charge. Before that, it subtracts the bytes that the
+// Effort has regained since the last call (WorkPerSecond).
 func (e *Effort) Charge(n int64, reason string) error {
 	if e == nil {
 		return nil
@@ -183,8 +183,8 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Writer returns a writer that charges the bytes before it writes them to w. A write that exceeds the limit writes
-// nothing.
+// Writer returns a writer that charges the bytes to the Budget before it writes them to w. A write that exceeds the
+// limit writes nothing.
 func (b *Budget) Writer(w io.Writer) io.Writer { return &writer{w, b} }
 
 type writer struct {

@@ -31,7 +31,6 @@ func word(mem Memory, addr uint64) (uint64, error) {
 // unknown. This is an error only for the return address: ErrMemory or ErrRegister, wrapped. ErrUndefinedRA means that
 // there is no caller. ErrBadCFI means that an expression cannot be evaluated. If an error occurs after the CFA was
 // computed, Apply still returns the CFA.
-// returns the CFA.
 func (r *Row) Apply(regs *arch.Registers, mem Memory) (cfa uint64, caller arch.Registers, err error) {
 	cfa, err = r.cfa(regs, mem)
 	if err != nil {
@@ -63,12 +62,12 @@ func (r *Row) cfa(regs *arch.Registers, mem Memory) (uint64, error) {
 	}
 }
 
-// step computes the caller's registers. At the call, caller is a copy of the frame's registers.
+// step computes the caller's registers in caller, which is a copy of the frame's registers when step is called.
 func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
 	a := r.table.arch
 	caller.Set(a.SP, cfa+uint64(a.CFAToSP))
 	returns := a.Index(uint64(r.ra))
-	ruled := returns != a.PC // a link register needs no rule
+	ruled := returns != a.PC // whether the return address needs a rule: in a link register it needs none
 	for _, rule := range r.rules {
 		reg := a.Index(uint64(rule.Column))
 		if reg < 0 {

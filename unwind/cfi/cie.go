@@ -78,8 +78,8 @@ func (t *Table) parseCIE(s sectionID, off uint64) (*cie, error) {
 	return c, nil
 }
 
-// augment reads a CIE's augmentation data. It stops at an unknown letter. The letter 'z' gives the length of the data,
-// and unknown letters do not change the frame's rules.
+// augment reads a CIE's augmentation data. It stops at an unknown letter. This is no error, because unknown letters do
+// not change the frame's rules, and the letter 'z' gives the length of the data to skip.
 func (t *Table) augment(c *cie, r *reader, s sectionID, augmentation []byte) {
 	if len(augmentation) == 0 {
 		return

@@ -4,7 +4,7 @@ package cfi
 type entry struct {
 	off  uint64 // of the length field
 	body int    // offset after the CIE id or CIE pointer
-	end  int    // offset after the entry; the rest of the entry is from body to end
+	end  int    // offset after the entry; the entry's contents are between body and end
 	cie  uint64 // offset of its CIE, for an FDE
 	kind entryKind
 	wide bool // 64-bit DWARF
@@ -15,7 +15,7 @@ type entryKind uint8
 const (
 	isFDE entryKind = iota
 	isCIE
-	isZero // a length of zero: .eh_frame's terminator, or padding
+	isZero // the entry's length is zero: the end of .eh_frame, or padding
 )
 
 // Values of the length field (DWARF 5 §7.2.2) and of .debug_frame's CIE id (§7.24).

@@ -23,7 +23,7 @@ type machine struct {
 	ops     int
 	what    string // why an instruction is invalid
 	now     state
-	initial state // the row after the CIE's instructions, for DW_CFA_restore
+	initial state // rules after the CIE's instructions, for DW_CFA_restore
 	saved   []state
 	depth   int
 	inCIE   bool

@@ -2,7 +2,7 @@ package cfi
 
 // Call frame instructions (DWARF 5 §7.24, and the vendors' extensions).
 const (
-	cfaAdvanceLoc       = 0x40 // the high two bits; delta in the low six
+	cfaAdvanceLoc       = 0x40 // in the high two bits; the low six bits contain the delta
 	cfaOffset           = 0x80
 	cfaRestore          = 0xc0
 	cfaNop              = 0x00
@@ -167,8 +167,8 @@ func (m *machine) inRegister(column, register uint64) bool {
 	return true
 }
 
-// expression reads the length of a DWARF expression and skips its bytes. The returned rule has its place in the
-// section.
+// expression reads the length of a DWARF expression and skips its bytes. The returned rule contains the expression's
+// place in the section.
 func (m *machine) expression(kind RuleKind) Rule {
 	size := m.r.uleb()
 	if size > maxExpression || size > uint64(len(m.r.data)-m.r.pos) {

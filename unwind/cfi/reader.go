@@ -5,8 +5,8 @@ import "encoding/binary"
 // maxLEB is the maximum length of a LEB128 number: ten bytes contain 64 bits.
 const maxLEB = 10
 
-// reader is a cursor over a section's bytes. A read past the limit, or a malformed number, sets failed. All reads then
-// return zeros, so callers check failed once, after a group of reads.
+// reader is a cursor over a section's bytes. A read past the limit, or a malformed number, sets the field failed. All
+// reads then return zeros. So callers need to check the field failed only once, after a group of reads.
 type reader struct {
 	data   []byte // the section up to the reader's limit
 	pos    int    // offset in the section

@@ -8,8 +8,8 @@ import (
 
 const depthSlot = 8 // bytes that a push takes
 
-// effectOf returns the effect of an instruction and its operand, see depthInst. For jumps, the operand is relative to
-// the end of the instruction.
+// effectOf returns the effect of an instruction and its operand, see the type depthInst. For jumps, the operand is
+// relative to the end of the instruction.
 func effectOf(x *x86asm.Inst) (depthEffect, int64) {
 	switch x.Op {
 	case x86asm.PUSH, x86asm.PUSHF, x86asm.PUSHFQ:

@@ -102,7 +102,7 @@ func (f *Function) Leaves() (bool, error) {
 			if i.operand < 0 || i.operand >= int64(len(f.Code)) {
 				return true, nil
 			}
-		default: // no jump out of the function
+		default: // this instruction does not jump out of the function
 		}
 	}
 	// Unless the last instruction is a jump or a return, the processor continues in the next function.
@@ -132,8 +132,8 @@ func (f *Function) follow() (*depthFollower, error) {
 }
 
 // enterTables continues at the possible targets of jumps through tables. These are the instructions that no other path
-// reaches. It also continues at instructions after calls, because the call may never return, so that only a jump
-// reaches them. enterTables runs after all other paths were followed. It may reach further jumps through tables.
+// reaches, and the instructions after calls: the call may never return, so perhaps only a jump reaches them.
+// enterTables runs after all other paths were followed. It may reach further jumps through tables.
 func (w *depthFollower) enterTables() {
 	if !w.tables.reached() {
 		return
@@ -194,9 +194,9 @@ func (w *depthFollower) run() {
 }
 
 // anchored returns the possible distances at an instruction, restricted by call frame information. If the CFA is
-// defined by the stack pointer, only one distance is possible. If it is defined by the frame pointer, the stack reaches
-// at least to the frame pointer's target. Smaller distances belong to paths that never run, for example after calls
-// that do not return.
+// defined by the stack pointer, only one distance is possible. If it is defined by the frame pointer, the stack pointer
+// is not above the address in the frame pointer. Smaller distances belong to paths that never run, for example after
+// calls that do not return.
 func (i *depthInst) anchored() depthSet {
 	switch {
 	case i.anchor.Base == StackPointer:

@@ -50,7 +50,7 @@ func (s *depthSet) add(o depthSet) bool {
 	return grown
 }
 
-// shifted returns the set with every distance changed by the same amount.
+// shifted returns the set with the parameter by added to every distance.
 func (s *depthSet) shifted(by int64) depthSet {
 	moved := *s
 	for i := range moved.values[:moved.n] {
@@ -59,7 +59,8 @@ func (s *depthSet) shifted(by int64) depthSet {
 	return moved
 }
 
-// atLeast returns the set without the distances that are smaller than least. An unknown set becomes empty.
+// atLeast returns the set without the distances that are smaller than the parameter least. If the distances are
+// unknown, the result is empty.
 func (s *depthSet) atLeast(least int64) depthSet {
 	var kept depthSet
 	for _, v := range s.values[:s.n] {

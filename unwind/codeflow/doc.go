@@ -3,10 +3,9 @@
 // Follow executes the rest of the function symbolically. It follows the instructions from the frame's program counter
 // to the function's return, with the frame's registers and stack. The result is the registers that the caller will have.
 //
-// Every function that returns contains the code that removes its frame. This method needs no call frame information
-// and no frame pointer. It also does not need the start address of the function. It is the last resort for code
-// without unwind information: assembly, and the C run-time's start and end of each library (.init, .fini,
-// deregister_tm_clones).
+// Every function that returns contains the code that removes its frame. So Follow needs no call frame information, no
+// frame pointer, and no start address of the function. It is the last resort for code without unwind information:
+// assembly, and the C run-time's start and end of each library (.init, .fini, deregister_tm_clones).
 //
 // The package relies on the ABI (x86-64 psABI, 3.2.1; AAPCS64, 6.1.1). A call returns with the stack pointer and the
 // callee-saved registers unchanged. Only the function itself writes to its frame through a pointer.
@@ -78,5 +77,5 @@ const (
 	maxStores = 32      // writes to known addresses on one path
 	maxNested = 4       // depth of nested calls that are followed to see whether they return
 	maxCalled = 2048    // different instructions of one called function
-	maxLooked = 1 << 15 // instructions of all called functions, for one frame
+	maxLooked = 1 << 15 // instructions of all called functions together, for one frame
 )

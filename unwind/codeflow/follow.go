@@ -48,7 +48,7 @@ func Follow(
 		return arch.Registers{}, err
 	}
 	for n, enough := 0, maxSteps; len(w.todo) > 0 && n < enough && *budget > 0; n++ {
-		addr := w.todo[0] // distant code more often belongs to another function
+		addr := w.todo[0] // the oldest path first: distant code more often belongs to another function
 		w.todo = w.todo[1:]
 		if err := w.step(addr); err != nil {
 			return arch.Registers{}, err
@@ -83,12 +83,12 @@ type follower struct {
 	budget   *int
 	returned bool
 	caller   arch.Registers
-	failed   error // why a path was abandoned before its end
+	failed   error // why a path was abandoned; ErrMemory takes precedence
 
 	back    map[uint64]bool // by entry of a called function: whether it may return
 	looking map[uint64]bool // the called functions under analysis
-	looked  int             // instructions decoded in called functions
-	cut     bool            // a called function was assumed to return because of a limit
+	looked  int             // number of instructions decoded in called functions
+	cut     bool            // because of a limit, a called function was assumed to return
 }
 
 // reach adds a path that continues at an address with a state.
@@ -114,7 +114,7 @@ func (w *follower) step(addr uint64) error {
 	x := &w.now
 	if err := w.decode(addr, x); err != nil {
 		w.fail(err)
-		return nil // other paths may return
+		return nil // only this path ends; other paths may return
 	}
 	s := *w.met[addr]
 	next := x.next // w.now changes if a called function is analysed
@@ -138,7 +138,7 @@ func (w *follower) step(addr uint64) error {
 	case on, branch:
 		s.missed = false
 		if !w.execute(&s, x) {
-			if s.missed { // for example if it loads the stack pointer
+			if s.missed { // for example because the instruction loads the stack pointer from unknown memory
 				w.fail(ErrMemory)
 			} else {
 				w.fail(ErrNoReturn)

@@ -43,20 +43,20 @@ var machines = [...]*machine{
 type flow uint8
 
 const (
-	on      flow = iota // to the next one
+	on      flow = iota // at the next instruction
 	jump                // at the target
-	branch              // at the next one, or at the target
-	calls               // at the target, and then at the next one, unless the called function never returns
+	branch              // at the next instruction, or at the target
+	calls               // at the target, and after its return at the next instruction
 	returns             // in the caller
 	ends                // nowhere
 	away                // at the beginning of an unknown function
-	lost                // at an unknown address
+	lost                // at an unknown address, perhaps in the same function
 )
 
 // instruction is an instruction of any architecture.
 type instruction struct {
 	flow     flow
-	to, next uint64 // target of a jump or a call, 0 if unknown; address after the instruction
+	to, next uint64 // to: target of a jump or a call, 0 if unknown; next: address after the instruction
 	x86      x86asm.Inst
 	plain    disasm.Instruction // for architectures whose decoder in package disasm gives this type
 }

@@ -129,7 +129,8 @@ func derive(a *arch.Arch, m *machine, code Code, at Place, known *symbols, budge
 	return row, nil
 }
 
-// equal reports whether two rows are equal. Their cells are in the order in which the code reads them.
+// equal reports whether two rows are equal. Both list their cells in the order in which the code reads them, so the
+// lists can be compared.
 func (r *Row) equal(o *Row) bool {
 	return r.never == o.never && slices.Equal(r.cells, o.cells) && slices.Equal(r.values, o.values)
 }
@@ -149,7 +150,7 @@ const (
 // symbols.
 type symbols struct {
 	skew   uint64
-	of     map[uint64]int // by their high bits: see term
+	of     map[uint64]int // the register or cell of each symbol, by the symbol's high bits; see the type term
 	cells  []term
 	byAddr map[uint64]uint64
 }
@@ -180,7 +181,8 @@ func (s *symbols) register(a *arch.Arch, reg int) uint64 {
 	}
 }
 
-// symbol makes a symbol whose high bits are from low to end, exclusive.
+// symbol makes a symbol for a register or cell, numbered as in term.of. The symbol's high bits are from low to end,
+// exclusive.
 func (s *symbols) symbol(of int, low, end uint64) uint64 {
 	for {
 		high := low + rand.Uint64N(end-low) //nolint:gosec // two of them must differ, no more

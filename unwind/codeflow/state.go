@@ -7,11 +7,11 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// state has the known values of registers and memory before an instruction.
+// state contains the known values of registers and memory before an instruction.
 type state struct {
 	regs   arch.Registers
 	stores []store // writes on the path to the instruction
-	// lost is an address below which a call may have written to memory.
+	// lost is the address below which memory is unknown, because a call may have written there.
 	lost uint64
 	// behindCall is set if every path to the instruction passes a call, which may never return.
 	behindCall bool
@@ -52,7 +52,7 @@ func (s *state) write(w store) bool {
 	kept := make([]store, 0, len(s.stores)+1)
 	for _, old := range s.stores {
 		switch {
-		case old.addr >= w.addr && old.addr+old.size <= w.addr+w.size: // the new store covers it completely
+		case old.addr >= w.addr && old.addr+old.size <= w.addr+w.size: // the new store covers the old one completely
 		case old.overlaps(w.addr, w.size):
 			old.known = false
 			w.known = false // values of partly overlapping writes are not tracked
@@ -77,8 +77,8 @@ func (s *state) called(m *machine) {
 	s.stores = slices.DeleteFunc(slices.Clone(s.stores), func(w store) bool { return w.addr < sp })
 }
 
-// join removes the values from s that differ in o, the state of another path to the same instruction. It reports
-// whether s has changed. If so, the instruction must be followed again.
+// join removes the values from s that differ in o, the state of another path to the same instruction. The result less
+// is true if s has changed. The instruction must then be followed again.
 func (s *state) join(mem Memory, o *state) (less bool) {
 	less = keepEqual(&s.regs, &o.regs)
 	if s.behindCall && !o.behindCall {
@@ -100,7 +100,7 @@ func (s *state) join(mem Memory, o *state) (less bool) {
 	return less
 }
 
-// keepEqual removes the registers of r whose values differ in o. It reports whether r has changed.
+// keepEqual removes the registers of r whose values differ in o. The result less is true if r has changed.
 func keepEqual(r, o *arch.Registers) (less bool) {
 	for left := r.Known(); left != 0; left &= left - 1 {
 		reg := bits.TrailingZeros64(left)

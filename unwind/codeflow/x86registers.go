@@ -28,7 +28,8 @@ const (
 //nolint:gochecknoglobals // a table
 var encoded = [...]int{rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15}
 
-// number returns the register that a is, or of which a is a part. The result is false if a is no general register.
+// number returns the register number of the operand a, which may be a part of a register. The result is false if a is
+// no general register.
 func number(a x86asm.Arg) (int, bool) {
 	r, ok := a.(x86asm.Reg)
 	switch {
@@ -50,7 +51,7 @@ func number(a x86asm.Arg) (int, bool) {
 	return 0, false
 }
 
-// whole returns the register that a is. The result is false if a is not a 64-bit general register.
+// whole returns the register number of the operand a. The result is false if a is not a 64-bit general register.
 func whole(a x86asm.Arg) (int, bool) {
 	if r, ok := a.(x86asm.Reg); ok && r >= x86asm.RAX && r <= x86asm.R15 {
 		return encoded[r-x86asm.RAX], true

@@ -66,7 +66,7 @@ type Thread struct {
 	pacMask uint64
 }
 
-// Process has the process's properties that the core contains.
+// Process contains the properties of the process that are in the core.
 type Process struct {
 	PID int
 	// State is the letter of ps(1), 0 if unknown.

@@ -29,8 +29,8 @@ const (
 
 // Mapped is an image that the process had mapped.
 type Mapped struct {
-	// Path is the file's path as the process had it. It is "" if the core does not contain the path (of the program,
-	// without NT_FILE), and "[vdso]" for the kernel's vDSO.
+	// Path is the file's path as the process had it, and "[vdso]" for the kernel's vDSO. It is "" for the program if
+	// the core has no NT_FILE and does not contain the program's path.
 	Path string
 	// Exe is set for the program itself.
 	Exe bool
@@ -102,8 +102,8 @@ func (c *Core) mappedFiles() []Mapped {
 	return slices.DeleteFunc(list, func(m Mapped) bool { return !c.executable(&m) })
 }
 
-// executable reports whether a mapping of an image may contain code. A mapping without a memory range in the core may:
-// gcore does not list the ranges that it omits.
+// executable reports whether a mapping of an image may contain code. A mapping without a memory range in the core may
+// contain code, because gcore does not list the ranges that it omits.
 func (c *Core) executable(m *Mapped) bool {
 	return slices.ContainsFunc(m.Files, func(f File) bool {
 		i := c.segmentAt(f.Start)
@@ -166,7 +166,7 @@ func (c *Core) Linked(exe *elfimage.Image, bias uint64) []Mapped {
 	}
 	link, ok := c.wordAt(debug + w) // after r_version
 	var list []Mapped
-	seen := make(map[uint64]bool) // a damaged list may be a cycle
+	seen := make(map[uint64]bool) // a damaged list may contain a cycle
 	for n := 0; ok && link != 0 && !seen[link] && n < maxLinks; n++ {
 		seen[link] = true
 		base, _ := c.wordAt(link)

@@ -63,7 +63,7 @@ type Memory struct {
 	backing []Backing
 	page    [memoryPage]byte
 	at      uint64
-	valid   uint64 // bytes of page that are there
+	valid   uint64 // number of bytes of the field page that are valid
 }
 
 // memoryPage is the size of one read in bytes; its address is a multiple of this size. No architecture has smaller

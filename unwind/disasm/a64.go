@@ -49,12 +49,12 @@ type a64Instruction struct{ Instruction }
 // a64Word is an encoded instruction.
 type a64Word uint32
 
-// bits returns count bits from bit low on.
+// bits returns count bits, beginning with bit low.
 func (w a64Word) bits(low, count uint) uint32 { return uint32(w) >> low & (1<<count - 1) }
 
 func (w a64Word) bit(n uint) bool { return w>>n&1 != 0 }
 
-// signed returns count bits from bit low on, with their sign.
+// signed returns count bits as a signed number, beginning with bit low.
 func (w a64Word) signed(low, count uint) int64 {
 	return int64(uint64(w)<<(64-low-count)) >> (64 - count)
 }
@@ -70,10 +70,11 @@ func (w a64Word) reg(low uint) int {
 	return None
 }
 
-// regSP is reg for fields in which 31 is SP.
+// regSP is like reg, but for fields in which 31 means SP.
 func (w a64Word) regSP(low uint) int { return int(w.bits(low, 5)) }
 
-// reserved decodes op0 0000: UDF. The Scalable Matrix Extension has the same op0; it is not supported.
+// reserved decodes the instructions with op0 0000, of which it supports only UDF. The Scalable Matrix Extension has the
+// same op0; it is not supported.
 func (x *a64Instruction) reserved(w a64Word) bool {
 	x.Flow = Ends
 	return w.is(0xffff0000, 0)

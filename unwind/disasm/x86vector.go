@@ -139,7 +139,7 @@ func (v *x86Instruction) readPrefix(r *reader, b byte) bool {
 	if b == 0x62 {
 		v.encoding, v.table = inEVEX, first&7
 		third := r.next()
-		const rounding = 0x10 // replaces the length; the instruction uses whole registers
+		const rounding = 0x10 // a rounding mode replaces the vector length; the registers are used whole
 		if v.bytes = 16 << (third >> 5 & 3); third&rounding != 0 {
 			v.bytes = 64
 		}

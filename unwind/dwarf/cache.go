@@ -90,8 +90,8 @@ func (c *Cache) entry(key cacheKey) *cached {
 	return e
 }
 
-// account adds the size of a new entry, and removes other entries until the budget is met. It keeps the new entry, even
-// if this alone exceeds the budget, and entries that are still being decoded.
+// account adds the size of a new entry, and removes other entries until the remaining entries fit the budget. It keeps
+// the new entry, even if this alone exceeds the budget, and entries that are still being decoded.
 func (c *Cache) account(made *cached, size int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

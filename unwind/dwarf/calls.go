@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// call is a function, or a call of a function that is inlined in it, at an address.
+// call describes the function at an address, or a call that the compiler inlined at this address.
 type call struct {
 	// offset is the offset of the call's entry.
 	offset       uint64

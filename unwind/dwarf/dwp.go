@@ -66,7 +66,8 @@ func parsePackageIndex(raw []byte, big bool) (packageIndex, error) {
 	return x, nil
 }
 
-// number reads entry i of a table whose entries are numbers of size bytes.
+// number reads entry i of the table that begins at the position table in raw. The table's entries are numbers of size
+// bytes.
 func (x *packageIndex) number(table int, i uint32, size int) uint64 {
 	c := cursor{data: x.raw, pos: table + int(i)*size, big: x.big}
 	return c.uint(size)

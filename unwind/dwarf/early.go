@@ -84,7 +84,7 @@ func (d *Data) readAhead(off uint64) {
 		return
 	}
 	go func() {
-		// The reader that needs a section later gets its errors and reports them.
+		// Errors are ignored here. The reader that needs a section later gets the same errors and reports them.
 		defer func() { _ = recover() }()
 		part := float64(off) / float64(info.size)
 		for _, s := range []*section{

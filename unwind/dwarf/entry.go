@@ -32,7 +32,7 @@ type walker struct {
 	err  error
 }
 
-// charge subtracts cost and more from the file's budget.
+// charge subtracts the field cost and the parameter more from the file's budget.
 func (w *walker) charge(more int64) error {
 	if w.err == nil {
 		w.err = w.data.charge(w.cost+more, "entries")
@@ -89,7 +89,7 @@ func (w *walker) skip(decl *declaration) {
 	}
 }
 
-// read reads the attributes that entry has fields for.
+// read reads the attributes for which the type entry has fields.
 func (w *walker) read(decl *declaration) {
 	w.cost += int64(len(decl.attrs))
 	for i := range decl.attrs {

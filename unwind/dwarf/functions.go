@@ -9,8 +9,8 @@ import (
 
 // functions are the functions of one unit that have code.
 type functions struct {
-	all []function // by low address
-	// reach has, for each function, the highest end of this function and all before it in all.
+	all []function // sorted by low address
+	// reach has, for each function, the highest end of this function and of the functions before it in the list all.
 	reach []uint64
 }
 

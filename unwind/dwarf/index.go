@@ -9,8 +9,8 @@ import (
 
 // index finds the units that cover an address.
 type index struct {
-	spans []indexed // by low address
-	// reach has, for each span, the highest end of this span and all before it in spans.
+	spans []indexed // sorted by low address
+	// reach has, for each span, the highest end of this span and of the spans before it in the list spans.
 	reach []uint64
 }
 
@@ -103,8 +103,8 @@ func (d *Data) readAranges(pending map[uint64]uint32) error {
 	})
 }
 
-// eachArange calls use for each set of .debug_aranges (§6.1.2): with the offset of its unit, the size of addresses, and
-// the rest of the set.
+// eachArange calls the callback use for each set of .debug_aranges (§6.1.2), with the offset of its unit, the size of
+// addresses, and the rest of the set.
 func (d *Data) eachArange(use func(off uint64, size uint8, set *cursor) error) error {
 	all, err := d.sections.aranges.bytes(0, d.sections.aranges.size)
 	if err != nil {

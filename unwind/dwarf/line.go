@@ -11,7 +11,7 @@ import (
 // lines is the line table of a unit (§6.2): rows by address, and the names of files.
 type lines struct {
 	rows      []row
-	sequences []sequence // by low address
+	sequences []sequence // sorted by low address
 	version   uint16
 	dirs      []string
 	files     []file
@@ -127,8 +127,8 @@ func (t *lines) folder(number uint64) string {
 	return dir
 }
 
-// add makes a sequence of the rows from first on; end is its end address. It removes the rows if the linker has removed
-// the code, or if the sequence is invalid.
+// add makes a sequence from the rows that begin with index first. end is the end address of the sequence. If the linker
+// has removed the code, or if the sequence is invalid, add removes the rows instead.
 func (t *lines) add(u *unit, first int, end uint64) {
 	rows := t.rows[first:]
 	if len(rows) == 0 {

@@ -128,8 +128,8 @@ func (m *machine) advance(n uint64) {
 	m.op = (m.op + n) % m.h.maxOps
 }
 
-// emit appends a row. If the previous row has the same address, the new row replaces it. If it has the same file and
-// line, emit appends nothing.
+// emit appends a row. If the previous row has the same address, the new row replaces it. If the previous row has the
+// same file and line, emit appends nothing.
 func (m *machine) emit() {
 	r := row{addr: m.addr, file: uint32(m.file), line: uint32(max(m.line, 0))}
 	if n := len(m.t.rows); n > m.first {

@@ -56,7 +56,7 @@ func (d *Data) spans(dst []span, u *unit, low, high, ranges value, budget *int) 
 	return dst, nil
 }
 
-// rangeList appends the ranges of the list to which at refers.
+// rangeList appends the ranges of the list to which the value at refers.
 func (d *Data) rangeList(dst []span, u *unit, at value, budget *int) ([]span, error) {
 	s, off := d.oldRanges(), at.u
 	if d.skeleton != nil && u.version < 5 {

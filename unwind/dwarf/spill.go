@@ -24,7 +24,7 @@ const minSpill = 1 << 20
 // spilled is the content of a large compressed section in a file. The section is expanded only as far as readers need.
 type spilled struct {
 	file SpillFile
-	// have is how many bytes of the content are in the file.
+	// have is the number of bytes of the content that are already in the file.
 	have atomic.Uint64
 
 	mu     sync.Mutex // locked for one piece at a time, so that readers of earlier parts can go on

@@ -75,7 +75,7 @@ func (d *Data) findSplit(u *unit) (splitUnit, error) {
 	return splitUnit{}, fmt.Errorf("%s: %s: %w: no unit %#x", d.name, name.Name, ErrNoSplit, u.dwoID)
 }
 
-// of returns a copy of a split unit, with the fields that only its skeleton has.
+// of returns a copy of a split unit, with the values that only its skeleton contains.
 func (u *unit) of(skeleton *unit) *unit {
 	s := *u
 	s.low, s.addrBase, s.split = skeleton.low, skeleton.addrBase, false

@@ -26,8 +26,8 @@ func (s *Segment) bias(mappingStart, mappingOffset uint64) (uint64, bool) {
 	return b, b&0xfff == 0
 }
 
-// segmentBy returns the first executable segment with content for which holds is true. If there is none, it returns the
-// first other segment with content for which holds is true, else nil.
+// segmentBy returns the first executable segment with content for which the callback holds returns true. If there is
+// none, it returns the first other segment with content for which holds returns true, else nil.
 func (m *Image) segmentBy(holds func(*Segment) bool) *Segment {
 	var other *Segment
 	for i := range m.segments {

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// Errors that callers branch on. They are wrapped with the image's name. ErrMismatch is also wrapped with the files
-// that did not belong to the image.
+// Errors that callers branch on. They are wrapped with the image's name. ErrMismatch is also wrapped with the names of
+// the files that do not belong to the image.
 var (
 	// ErrNone means that no place has separate debug information that can be read.
 	ErrNone = errors.New("no separate debug file")
@@ -77,8 +77,8 @@ func (r *FoundFile) Close() error {
 	return r.file.Close()
 }
 
-// FindDebugFile searches the separate debug information of an image. path is the image's path below SearchOptions.Root;
-// "" if the image has no path, like the vDSO. The error is ErrNone or ErrMismatch.
+// FindDebugFile searches for the separate debug information of an image. path is the image's path below
+// SearchOptions.Root; "" if the image has no path, like the vDSO. The error is ErrNone or ErrMismatch.
 func FindDebugFile(m *Image, path string, o SearchOptions) (FoundFile, error) {
 	s := search{options: o, image: m, path: path}
 	for _, c := range s.candidates() {

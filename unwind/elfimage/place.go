@@ -41,7 +41,7 @@ func linkPaths(path, name string, folders []string) []string {
 	return all
 }
 
-// checkCRC reads a whole file and compares its CRC-32 with the debug link's.
+// checkCRC reads a whole file and compares its CRC-32 with the CRC-32 in the debug link, the parameter want.
 func checkCRC(f File, want uint32) error {
 	h := crc32.NewIEEE()
 	n, err := io.Copy(h, io.NewSectionReader(f, 0, maxChecked))

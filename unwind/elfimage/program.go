@@ -46,8 +46,8 @@ func (m *Image) Header() (addr uint64, ok bool) {
 }
 
 // DynamicLinker reports whether the image is a dynamic linker. Such an image defines _r_debug, which debuggers use to
-// find the loaded libraries (link.h), and has no interpreter itself. A process whose interpreter it is begins at its
-// Entry. If the image cannot be read, the result is false.
+// find the loaded libraries (link.h), and has no interpreter itself. A process with this interpreter begins at the
+// interpreter's Entry. If the image cannot be read, the result is false.
 func (m *Image) DynamicLinker() bool {
 	if m.header.interpreted || m.header.typ != elf.ET_DYN || m.header.entry == 0 {
 		return false

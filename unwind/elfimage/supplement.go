@@ -61,8 +61,8 @@ func readSup(m *Image) (sup, bool) {
 	return sup{supplementary: p[2] != 0, name: string(name), checksum: hex.EncodeToString(sum)}, true
 }
 
-// FindSupplement searches the supplementary file of a debug file at path. The error is ErrNone or ErrMismatch. It is
-// also ErrNone if the debug file has no link to a supplementary file.
+// FindSupplement searches for the supplementary file of a debug file at path. The error is ErrNone or ErrMismatch. It
+// is also ErrNone if the debug file has no link to a supplementary file.
 func FindSupplement(debug *Image, path string, o SearchOptions) (FoundFile, error) {
 	link, ok := SupplementLink(debug)
 	if !ok {
@@ -91,9 +91,10 @@ func OpenSupplement(debug *Image, path string, o SearchOptions) (FoundFile, erro
 	return FoundFile{}, s.failure()
 }
 
-// FindSplit searches a split file (.dwo) of an image or its debug file at path. It tries the path where the compiler
-// put the file (name, and the folder dir in which the compiler ran), and then the folder of path. Callers must verify,
-// by the ids of the file's units, that it belongs to the image. The error is ErrNone or ErrMismatch.
+// FindSplit searches for a split file (.dwo) of an image. path is the path of the image or its debug file. name is the
+// split file's name, and dir the folder in which the compiler ran. FindSplit tries the path where the compiler put the
+// file, and then the folder of path. Callers must verify, by the ids of the file's units, that the file belongs to the
+// image. The error is ErrNone or ErrMismatch.
 func FindSplit(debug *Image, path, dir, name string, o SearchOptions) (FoundFile, error) {
 	s := search{options: o, image: debug, path: path}
 	at := name
@@ -107,9 +108,9 @@ func FindSplit(debug *Image, path, dir, name string, o SearchOptions) (FoundFile
 	return s.firstOf(all, ".dwo")
 }
 
-// FindPackage searches the package of split files (.dwp) of an image. paths are the paths of the image and its debug
-// file; the package is beside one of these. Callers must verify, by the ids of the package's units, that it belongs to
-// the image. The error is ErrNone or ErrMismatch.
+// FindPackage searches for the package of split files (.dwp) of an image. paths are the paths of the image and of its
+// debug file. The package has one of these paths, with .dwp appended or in place of .debug. Callers must verify, by the
+// ids of the package's units, that the package belongs to the image. The error is ErrNone or ErrMismatch.
 func FindPackage(debug *Image, paths []string, o SearchOptions) (FoundFile, error) {
 	s := search{options: o, image: debug}
 	all := make([]string, 0, 2*len(paths))
@@ -119,7 +120,8 @@ func FindPackage(debug *Image, paths []string, o SearchOptions) (FoundFile, erro
 	return s.firstOf(all, ".dwp")
 }
 
-// firstOf opens the first existing file of paths. It tries only absolute paths whose names have the suffix.
+// firstOf opens the first of the paths at which a file exists. It tries only absolute paths whose names have the
+// suffix.
 func (s *search) firstOf(paths []string, suffix string) (FoundFile, error) {
 	for _, p := range paths {
 		if !filepath.IsAbs(p) || !strings.HasSuffix(p, suffix) {

@@ -8,7 +8,7 @@ import (
 )
 
 // LayoutFrom reads the offsets of a Layout from a program's debugging information. The error is ErrRuntimeVersion if
-// the program has no debugging information, or if this does not describe the structures.
+// the program has no debugging information, or if the information does not describe the structures.
 func LayoutFrom(m *elfimage.Image) (Layout, error) {
 	data, err := debugInfo(m)
 	if err != nil {

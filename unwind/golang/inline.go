@@ -166,8 +166,9 @@ func (n *inlines) levels(calls []call) levels {
 	return l
 }
 
-// of returns the index in calls of the innermost call that is the call index of the inline tree, or into which this
-// call is inlined. It returns l.none if there is no such call. It reads each entry of the inline tree once.
+// of looks up the call with the number index in the inline tree. It returns the position in calls of this call, or else
+// of the innermost call in calls into which this call is inlined. It returns l.none if there is no such call. It reads
+// each entry of the inline tree once.
 func (l levels) of(index int32) (int, error) {
 	var path []int32
 	level := l.none
@@ -214,7 +215,7 @@ func (f *Function) entry(index int32) (name uint32, parent uint64, err error) {
 	return t.order.Uint32(p[nameAt:]), parent, nil
 }
 
-// call is entry with the name of the inlined function itself.
+// call is like entry, but returns the name itself, not the name's offset.
 func (f *Function) call(index int32) (name string, parent uint64, err error) {
 	off, parent, err := f.entry(index)
 	if err != nil {

@@ -59,7 +59,7 @@ func (p *Program) find(read Read) uint64 {
 	return best
 }
 
-// count returns how many words of the variables have a value, counting up to 2.
+// count returns how many words of the variables contain the value. It stops counting at 2.
 func (p *Program) count(value uint64) (n int) {
 	for _, s := range p.Writable {
 		for off := 0; off+8 <= len(s.Data) && n < 2; off += 8 {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Offsets in runtime.g that are equal in all known versions: of stack.lo, stack.hi, m, sched.sp, sched.pc and sched.g.
+// Offsets of the fields stack.lo, stack.hi, m, sched.sp, sched.pc and sched.g in runtime.g. They are equal in all known
+// versions.
 const (
 	offStackLow  = 0
 	offStackHigh = 8

@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// Bounds of the sweep over an image's code. PostgreSQL has 6 MB of code, 17,000 functions and 200,000 pointers in code
+// Bounds of the analysis of an image's code. PostgreSQL has 6 MB of code, 17,000 functions and 200,000 pointers in code
 // and data.
 const (
 	maxCode      = 64 << 20
@@ -32,7 +32,7 @@ type function struct {
 	// name is the name of an exported symbol at start; empty: there is none.
 	name string
 	kind reporter
-	// called is set if other code calls the function, or code or data has its address.
+	// called is set if other code calls the function, or if code or data contains its address.
 	called bool
 	// opaque is set if the function's code could not be decoded completely, or the function reports errors with an
 	// unknown name.
@@ -228,7 +228,8 @@ func apart(fns []function) []function {
 // span is the base-2 logarithm of the bytes of code for one entry of the index.
 const span = 6
 
-// index makes the table first. It has, for each 2^span bytes of code, the last function that starts at or before them.
+// index makes the list first. For each 2^span bytes of code, the list contains the last function that starts at or
+// before these bytes.
 func (c *code) index() {
 	c.base = c.fns[0].start
 	last := c.fns[len(c.fns)-1].end - c.base

@@ -16,8 +16,8 @@ type subject struct {
 	// report with their own names. mentions also contains such names to which the subject only has a pointer. Names of
 	// functions in headers are left out.
 	reports, mentions []uint64
-	// own is the file with which the subject reports. file is the same file, or the common file of both neighbours if
-	// the subject does not report.
+	// The field own is the file with which the subject reports. The field file is the same file. If the subject does
+	// not report, file is the file that both neighbours have in common.
 	own, file string
 	mixed     bool    // the subject reports with several files
 	takers    []int32 // the subjects that have this subject's address in their code
@@ -33,8 +33,8 @@ func (s *subject) known() bool { return s.root >= 0 }
 // evidence is what the code of an image shows about all its functions.
 type evidence struct {
 	*code
-	all    []subject // index in all by function
-	of     []int32   // subject by function
+	all    []subject // the subjects of all groups
+	of     []int32   // index in all of each function's subject
 	labels map[uint64]string
 	// owners is the number of subjects that mention a name, by the name's address.
 	owners map[uint64]int

@@ -117,7 +117,8 @@ func (c *code) joinWeak(trees forest, weak map[int32]arrivals) {
 	}
 }
 
-// others returns the trees of functions, except for the tree of the function without. If without is -1, it returns all.
+// others returns the trees of functions, except for the tree that contains the function in the parameter without. If
+// without is -1, it returns all trees.
 func (t forest) others(fns []int32, without int32) (found []int32) {
 	if without >= 0 {
 		without = t.find(without)

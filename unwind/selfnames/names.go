@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// includers maps the source files of PostgreSQL that other source files include to these files.
+// includers maps each PostgreSQL source file that another source file includes to the including file.
 var includers = map[string]string{
 	"like_match.c": "like.c", "levenshtein.c": "varlena.c", "regc_color.c": "regcomp.c", "regc_cvec.c": "regcomp.c",
 	"regc_lex.c": "regcomp.c", "regc_locale.c": "regcomp.c", "regc_nfa.c": "regcomp.c", "regc_pg_locale.c": "regcomp.c",

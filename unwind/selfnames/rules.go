@@ -60,7 +60,7 @@ type prover struct {
 	source *sourceOf
 	// files are the indexes of the subjects' files in the table; -1: unknown.
 	files []int
-	// claims are the subjects that a rule has identified as a function of the table, by this function.
+	// claims contains, for each function of the table, the subjects that a rule has identified as this function.
 	claims map[claim][]int32
 }
 

@@ -60,8 +60,8 @@ const (
 	stride  = 16
 )
 
-// record is a fact: a name or a note. of has the numbers of strings: the name, or up to two functions for the note.
-// file is the number of the source file's name.
+// record is a fact: a name or a note. The field of has the numbers of strings: the name, or up to two functions for the
+// note. The field file is the number of the source file's name.
 type record struct {
 	of   [2]uint16
 	file uint16

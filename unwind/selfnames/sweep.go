@@ -153,9 +153,9 @@ func (s *sweeper) refer(fn int32, to uint64) {
 	}
 }
 
-// based sets base in the function's newest pointer to an address, because the code computes another pointer from it.
-// aarch64's compilers address the constants of a source file relative to the first constant, which may be the name of a
-// function.
+// based sets the field base of the function's newest pointer to an address, because the code computes another pointer
+// from it. aarch64's compilers address the constants of a source file relative to the first constant, which may be the
+// name of a function.
 func (s *sweeper) based(fn int32, addr uint64) {
 	const near = 64
 	for i := len(s.refs) - 1; i >= max(0, len(s.refs)-near) && s.refs[i].fn == fn; i-- {

@@ -46,7 +46,7 @@ func Demangle(name string) (out string) {
 // legacyRust matches the beginning of Rust's legacy form: identifiers with their lengths, then a hash.
 var legacyRust = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^_ZN.*17h[0-9a-f]{16}E`) })
 
-// cutRust splits a Rust name into the part that package demangle supports, and the suffix, which this package would
+// cutRust splits a Rust name into the part that package demangle supports, and the suffix, which package demangle would
 // remove. ok is false for other names.
 func cutRust(name string) (base, suffix string, ok bool) {
 	at := strings.IndexByte(name, '.')

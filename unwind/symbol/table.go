@@ -90,7 +90,7 @@ type builder struct {
 // symbolBytes is the size of a symbol in a table.
 const symbolBytes = 24
 
-// add adds the symbols that may name code to all. It returns false if their names exceed the budget.
+// add adds the symbols that may name code to the list all. It returns false if their names exceed the budget.
 func (b *builder) add(m *elfimage.Image, symbols iter.Seq[elfimage.Symbol]) bool {
 	for s := range symbols {
 		if !m.InCode(s) {
@@ -175,8 +175,8 @@ func (b *builder) byAddress() []uint32 {
 	return order
 }
 
-// enclosingOf computes enclosing for function i. It starts with the function before i and goes outwards to a function
-// that ends after the end of i.
+// enclosingOf computes the element of enclosing for function i. It starts with the function before i and goes outwards
+// to a function that ends after the end of i.
 func (t *Table) enclosingOf(i int) uint32 {
 	end := t.end(i)
 	j := uint32(i)

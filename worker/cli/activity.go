@@ -30,7 +30,7 @@ type activityFlags struct {
 	width                 int
 	tree, noPhrases       bool
 	plans                 bool
-	pids                  []int             // to print; none: all
+	pids                  []int             // processes to print; empty: all
 	capturer              *capture.Capturer // for phrases; nil: not created yet
 }
 
