@@ -64,8 +64,9 @@ type call struct {
 	direct         bool
 }
 
-// before checks the instruction right before the address ra. called is set if the instruction is a call. direct is set
-// if it is a direct call, and target is then the called function. ok is false if the code cannot be read.
+// before checks the instruction right before the address ra. The result called is set if the instruction is a call. The
+// result direct is set if it is a direct call, and target is then the called function. ok is false if the code cannot
+// be read.
 func (w *walk) before(module *Module, ra uint64) (called, direct bool, target uint64, ok bool) {
 	set := &instructionSets[w.arch.Instructions]
 	if set.before == nil {
@@ -79,8 +80,8 @@ func (w *walk) before(module *Module, ra uint64) (called, direct bool, target ui
 	return called, direct, target, true
 }
 
-// calledBefore returns the function that the instruction before an address calls. direct is false if the instruction is
-// no direct call or cannot be read.
+// calledBefore returns the function that the instruction before an address calls. The result direct is false if the
+// instruction is no direct call or cannot be read.
 func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
 	const cost = 16 // a read costs as much time as following 16 instructions
 	module, ok := w.find(ra - 1)
@@ -155,7 +156,7 @@ func (w *walk) body(start, most uint64) []byte {
 	return code
 }
 
-// x86Call reports whether the code before an address ends with a call, and returns the target of a direct call.
+// x86Call checks whether p, the code before the return address ra, ends with a call. Its results are as in walk.before.
 func x86Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	switch {
 	case endsIndirectCall(p):

@@ -11,7 +11,7 @@ type ReadMemory func(addr uint64, p []byte) (int, error)
 
 // FromMemory reads an ELF image from the memory of a process, with its ELF header at base: the vDSO, or a deleted file.
 // Section headers are in memory only for a vDSO. So the sections .eh_frame_hdr, .eh_frame, .dynsym and .dynstr are
-// derived from the program headers and the dynamic segment. The Image keeps the read function and reads lazily.
+// derived from the program headers and the dynamic segment. The Image keeps the callback read and calls it lazily.
 func FromMemory(read ReadMemory, base uint64, name string) (*Image, error) {
 	m := &Image{name: name, memory: true, src: source{r: memoryReader{read: read, base: base}}}
 	h, err := m.readMemoryHeaders()

@@ -48,8 +48,8 @@ func (m *Image) findBuildID() string {
 	return ""
 }
 
-// buildIDAt returns the build-id in the notes at a position. It subtracts their size from left. The result is "" if the
-// notes are larger than left, cannot be read or have no build-id.
+// buildIDAt returns the build-id in the notes at a position. It subtracts the notes' size from *left. The result is ""
+// if the size exceeds *left, or if the notes cannot be read or have no build-id.
 func (m *Image) buildIDAt(off, size uint64, left *uint64) string {
 	if size <= noteHeader || size > *left {
 		return ""

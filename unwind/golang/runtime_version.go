@@ -13,7 +13,7 @@ const maxVersion = 256
 
 // Version returns the version of Go that built a program, in the form of runtime.Version. It finds the version in the
 // contents of the section .go.buildinfo, and returns "" if it is unknown. Before Go 1.18 the section contains only a
-// pointer to the text, so read must read the program's memory, or its file by the same addresses.
+// pointer to the text, so the callback read must read the program's memory, or its file by the same addresses.
 func Version(section []byte, order binary.ByteOrder, read Read) string {
 	const header, inline = 32, 2
 	if len(section) < header || !bytes.HasPrefix(section, []byte(buildInfoMagic)) {

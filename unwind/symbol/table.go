@@ -257,7 +257,8 @@ func (t *Table) All() iter.Seq[Symbol] {
 }
 
 // Coverage counts the functions in the call frame information, given as ranges [start, end), and those functions among
-// them that have a name. other reports whether a source other than symbols names the function at an address.
+// them that have a name. The callback other reports whether another source than symbols names the function at an
+// address.
 func (t *Table) Coverage(fdes iter.Seq2[uint64, uint64], other func(addr uint64) bool) (named, total int) {
 	for start, end := range fdes {
 		total++

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/worker/host"
 )
 
-// most bounds the pairs of a process and a caller in one statement.
+// most is the largest number of pairs of a process and a caller in one statement.
 const most = 256
 
 // A requestKey has the processes of one request, and the oid of its caller.
@@ -26,7 +26,7 @@ type batcher struct {
 	limit   int  // bound on the pairs in a statement; less than most after a statement that was too slow
 }
 
-// A waiter is a request that has not been answered.
+// A waiter is a request for which a call of ask waits. The results are facts and err.
 type waiter struct {
 	requestKey
 
@@ -74,7 +74,7 @@ func (t *batcher) serve(ctx context.Context, server Querier) {
 			return err
 		})
 		if len(facts) != len(pids) {
-			facts = make([]Facts, len(pids)) // callers look at the error, not at these
+			facts = make([]Facts, len(pids)) // callers check the error, and ignore these facts
 		}
 		t.adapt(err)
 		for _, w := range turn {

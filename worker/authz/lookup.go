@@ -34,10 +34,10 @@ type Lookup struct {
 	together batcher
 }
 
-// facts is the format of a query. Its arguments are the FROM item asked, with pid, caller and nr, and the argument of
-// pg_stat_get_activity. The query returns one row for each nr. As a separate statement it sees the current state.
-// pg_has_role with USAGE is has_privs_of_role, which respects NOINHERIT and, since 16, the option of each grant. It
-// accepts an oid without a role, so the query checks separately whether both roles exist.
+// facts is the format of a query. Its arguments are a FROM item, which gets the name asked and the columns pid, caller
+// and nr, and the argument of pg_stat_get_activity. The query returns one row for each nr. As a separate statement it
+// sees the current state. pg_has_role with USAGE is has_privs_of_role, which respects NOINHERIT and, since 16, the
+// option of each grant. It accepts an oid without a role, so the query checks separately whether both roles exist.
 const facts = `
 SELECT asked.nr::pg_catalog.int4, c.oid IS NOT NULL,
        coalesce(c.rolsuper, false),

@@ -6,10 +6,10 @@ import (
 )
 
 // DecideOnCall decides for a role with the grant for on-call staff (EXECUTE on pg_get_backtrace_on_call), which may get
-// the stack of every process of the cluster. named reports whether the stack may contain texts, and names of users'
-// objects: this is so for processes that Decide allows, and for backends of roles that are not superusers. It is false
-// for a process that runs for no role, or for an unknown role: it may be a session of a superuser that has not logged
-// in yet.
+// the stack of every process of the cluster. The result named reports whether the stack may contain texts, and names of
+// users' objects: this is so for processes that Decide allows, and for backends of roles that are not superusers. It is
+// false for a process that runs for no role, or for an unknown role: it may be a session of a superuser that has not
+// logged in yet.
 func DecideOnCall(caller Caller, pid int, facts Facts) (named bool, err error) {
 	err = Decide(caller, pid, facts)
 	switch {

@@ -45,7 +45,8 @@ func hasProcess(root *moment.Node, pids map[int]bool) bool {
 	})
 }
 
-// eachNode calls visit for the nodes of a tree until visit returns false. It returns true if visit returned true for all nodes.
+// eachNode calls the callback visit for the nodes of a tree until visit returns false. It returns true if visit
+// returned true for all nodes.
 func eachNode(root *moment.Node, visit func(*moment.Node) bool) bool {
 	todo := []*moment.Node{root}
 	for len(todo) > 0 {

@@ -246,7 +246,8 @@ type rounds struct {
 	failed   map[int]bool // by process id
 	ended    int          // number of the failed processes that have ended, which is not an error
 	taken    stats
-	// stacks is the number of captured threads, and generated of those whose stack ends in code that was compiled at run time.
+	// stacks is the number of captured threads, and generated is the number of those threads whose stack ends in code
+	// that was compiled at run time.
 	stacks, generated int
 	counted           profilefmt.Traces // all stacks, if the format is one of package profilefmt
 	stdout, stderr    io.Writer
@@ -301,7 +302,7 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 // data that it reads, and this process ends soon after. Garbage collection took a sixth of the command's time. If the environment
 // sets GOGC, collectLate does nothing.
 func collectLate(rounds int) {
-	const first, smallest = 32, 4 // heap size of the first collection, in MB: wanted, and with GOGC=100
+	const first, smallest = 32, 4 // heap size of the first collection, in MB: as wanted here, and as it is with GOGC=100
 	if rounds == 1 && os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(100 * first / smallest)
 	}

@@ -156,7 +156,7 @@ type heapSite struct {
 	text          string
 }
 
-// read takes the input line by line.
+// read processes the input line by line.
 func (d *decoder) read(in io.Reader) error {
 	r := bufio.NewReaderSize(in, 64<<10)
 	for {
@@ -196,8 +196,8 @@ func (d *decoder) nextLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// bare reports whether a line has only base64. If it has only letters, it may be an ordinary word: then bare returns true only if
-// the line can be decoded as a backtrace.
+// bare reports whether a line consists only of base64. A line of letters may be an ordinary word, so for such a line
+// bare returns true only if it can be decoded as a backtrace.
 func bare(line string) bool {
 	if len(line) < leastBase64 || strings.Trim(strings.TrimRight(line, "="), base64Letters) != "" {
 		return false
@@ -281,7 +281,7 @@ func (d *decoder) report(at int, err error) {
 	}
 }
 
-// decode decodes the backtrace text, which begins at byte at of the line.
+// decode decodes the backtrace text, which begins at byte number at of the line.
 func (d *decoder) decode(text string, at int) {
 	b, err := compressed.Parse(text)
 	exact := d.exact

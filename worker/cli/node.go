@@ -190,8 +190,8 @@ func listenAddress(address string) string {
 	return address
 }
 
-// passedOn returns the flags to pass to each worker: the flags of the command line whose names are wanted, without flags that only
-// concern the supervisor.
+// passedOn returns the flags to pass to each worker: the flags of the command line for whose names the callback wanted
+// returns true, without flags that only concern the supervisor.
 func passedOn(fs *pflag.FlagSet, wanted func(name string) bool) (words []string) {
 	fs.Visit(func(f *pflag.Flag) {
 		if !wanted(f.Name) ||

@@ -10,8 +10,9 @@ import (
 	"pg_stat_backtrace/worker/cli/console"
 )
 
-// suspendable handles the terminal's stop signal (^Z) until the result is called. This program then suspends itself only while it
-// has stopped no process: otherwise that process would stay stopped until this program is continued.
+// suspendable handles the terminal's stop signal (^Z) until the caller calls the function stop. This program then
+// suspends itself only while it has stopped no process: otherwise that process would stay stopped until this program is
+// continued.
 func suspendable(stderr io.Writer) (stop func()) {
 	if signal.Ignored(syscall.SIGTSTP) {
 		return func() {} // the parent process has chosen to ignore the signal

@@ -163,7 +163,7 @@ func (f *symbolsFlags) run(ctx context.Context, args []string, stdout, stderr io
 	return nil
 }
 
-// one examines one subject and prints the result. With further, it prints an empty line before.
+// one examines one subject and prints the result. If further is set, it prints an empty line before the result.
 func (f *symbolsFlags) one(
 	ctx context.Context, s subject, client *debuginfod.Client, bar *console.Progress, stdout io.Writer, further bool,
 ) error {

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// SymbolAdvice returns lines that say how to get the missing names and lines, or none if nothing is missing. again is
-// the command that the user repeats afterwards. configured says whether a debuginfod server is configured.
+// SymbolAdvice returns lines that say how to get the missing names and lines, or none if nothing is missing. The
+// parameter again is the command that the user repeats afterwards. configured says whether a debuginfod server is
+// configured.
 func SymbolAdvice(images []SymbolImage, again string, configured bool) []string {
 	g := gaps{configured: configured}
 	for i := range images {

@@ -57,8 +57,8 @@ func NewLimiter(l Rate) *Limiter {
 // Take counts a request of the role for one process. It returns an *Exceeded if the role is over its limit.
 func (l *Limiter) Take(role uint32) error { return l.TakeAll(role, 1) }
 
-// TakeAll counts a request of the role for several processes. If the role has fewer tokens, it returns an *Exceeded and
-// takes none.
+// TakeAll counts a request of the role for several processes. If the role has fewer tokens than processes, TakeAll
+// returns an *Exceeded and takes no token.
 func (l *Limiter) TakeAll(role uint32, processes int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -84,8 +84,8 @@ func (s *Service) journal(req spool.Request, o outcome, took time.Duration) {
 	})
 }
 
-// capture checks the caller's permission, captures the process, and calls render with the trace. It identifies the
-// process first, and the capture fails if the stopped process is another one.
+// capture checks the caller's permission, captures the process, and passes the trace to the callback render. It
+// identifies the process first. The capture fails if the stopped process is another process.
 func (s *Service) capture(
 	ctx context.Context, who authz.Caller, pid int, options capture.Options, render func(*backtrace.Trace),
 ) (captured, error) {
@@ -110,8 +110,8 @@ func (s *Service) capture(
 const endsIn = 200 * time.Millisecond
 
 // refusal returns the error for the caller if a process is not captured. err is the refusal of package authz, or nil. A
-// process that is ending is no longer listed with its role. So if err is about an unlisted process, refusal waits at
-// most wait for the end of the process, and returns process.ErrExited if it has ended.
+// process that is ending is no longer listed with its role. So if err is about an unlisted process, refusal waits for
+// the end of the process, at most for the time wait, and returns process.ErrExited if it has ended.
 func refusal(err error, target process.Target, wait time.Duration) error {
 	var denied *authz.Denied
 	if errors.As(err, &denied) && denied.Unlisted && target.Held.EndsWithin(wait) {

@@ -57,8 +57,8 @@ func (s *Service) answerMany(ctx context.Context, r call) spool.Answer {
 	})
 }
 
-// many captures the processes of a request, and answers with the result of rows. text returns, for a number of
-// processes, the function that makes a text of each trace.
+// many captures the processes of a request, and answers with the rows that the callback rows returns. The callback text
+// returns, for a number of processes, the function that makes a text of each trace.
 func (s *Service) many(
 	ctx context.Context, r call, text func(processes int) func(*backtrace.Trace) string,
 	rows func(cluster.Cluster, []outcome) [][]string,

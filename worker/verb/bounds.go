@@ -135,8 +135,8 @@ type captured struct {
 	depth  int
 }
 
-// take captures a process when the gates have room, and calls render with the trace. The trace can be freed after the
-// call: it takes ten times the memory of its text, and other captures wait for room.
+// take captures a process when the gates have room, and passes the trace to the callback render. The trace can be freed
+// after this call: it takes ten times the memory of its text, and other captures wait for room.
 func (s *Service) take(
 	ctx context.Context, who authz.Caller, target process.Target, o capture.Options, render func(*backtrace.Trace),
 ) (captured, error) {

@@ -33,8 +33,8 @@ func stackText(req *spool.Request, t *backtrace.Trace, o render.Options) string 
 	return render.Text(t, o)
 }
 
-// cutLines cuts a text longer than most bytes at the end of a line, and adds a remark. If most is 0, it returns the
-// text.
+// cutLines cuts a text that has more bytes than the parameter most at the end of a line, and adds a remark. If most is
+// 0, it returns the text unchanged.
 func cutLines(text string, most int) string {
 	if most <= 0 || len(text) <= most {
 		return text

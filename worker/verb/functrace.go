@@ -53,7 +53,7 @@ type functionTraces struct {
 	stopped bool
 }
 
-// run calls trace in a goroutine. It returns false, and does not call trace, after stop.
+// run calls the callback trace in a goroutine. After stop was called, run does not call trace, and returns false.
 func (f *functionTraces) run(t *functionTrace, trace func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -50,7 +50,8 @@ func (s *Service) answerHistory(ctx context.Context, c call) spool.Answer {
 	return s.answerRecorded(ctx, c, s.historyRows)
 }
 
-// answerRecorded answers with the rows that read returns from the recorder's files. The first row is a notice.
+// answerRecorded answers with the rows that the callback read returns from the recorder's files. The first row is a
+// notice.
 func (s *Service) answerRecorded(
 	ctx context.Context, c call, read func(context.Context, spool.Request) ([][]string, error),
 ) spool.Answer {
@@ -286,7 +287,7 @@ func historyFailure(err error) spool.Answer {
 	return fault
 }
 
-// nameOr is store.ObjectName, but returns "" if name is empty and oid is 0.
+// nameOr is like store.ObjectName, but returns "" if name is empty and oid is 0.
 func nameOr(name string, oid uint32) string {
 	if name == "" && oid == 0 {
 		return ""

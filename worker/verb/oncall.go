@@ -42,8 +42,8 @@ func (s *Service) answerOnCall(ctx context.Context, c call) (a spool.Answer) {
 	return a
 }
 
-// captureOnCall is capture with the rules of authz.Policy.AllowOnCall. The trace that it passes to render has only what
-// the caller may see.
+// captureOnCall is like capture, but follows the rules of authz.Policy.AllowOnCall. The trace that it passes to the
+// callback render contains only what the caller may see.
 func (s *Service) captureOnCall(ctx context.Context, c call, render func(t *backtrace.Trace, named bool)) (captured, error) {
 	who, pid := caller(c.Request), c.Targets[0]
 	server, err := s.cfg.Server()

@@ -79,9 +79,9 @@ type bucketValue struct {
 // stackCount is the number of samples with the stack id.
 type stackCount struct{ id, samples int64 }
 
-// buckets adds up samples. It keeps at most largest keys. If there are more, it leaves out the last bucket, and all
-// samples from the begin of this bucket on. If a single bucket has too many keys, its further samples are added up by
-// wait event only.
+// buckets adds up samples. The field largest is the maximum number of keys. If there are more, it leaves out the last
+// bucket, and all samples from the begin of this bucket on. If a single bucket has too many keys, its further samples
+// are added up by wait event only.
 type buckets struct {
 	micros  int64
 	m       map[bucketKey]*bucketValue
@@ -186,7 +186,7 @@ func (b *buckets) number(class sampleClass) int {
 	return n
 }
 
-// count adds samples with a stack.
+// count adds the samples of a stack to the value's counts.
 func (v *bucketValue) count(s stackCount) {
 	if s.id == 0 {
 		return

@@ -33,8 +33,8 @@ type Verb struct {
 	// Queued means that queued requests (pg_request_backtrace), for which no call waits, accept the verb too.
 	Queued bool
 
-	// gate waits for the resources that the request needs. done returns them. If gate is nil, answer passes gates
-	// itself.
+	// gate waits for the resources that the request needs. The function done gives them back. If gate is nil, the
+	// function answer passes the gates itself.
 	gate   func(*Service, context.Context, call) (done func(), err error)
 	answer func(*Service, context.Context, call) spool.Answer
 }

@@ -55,9 +55,9 @@ func (i *interruptible) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// UntilInterrupt calls work, which may block in reads of other users' files, and returns its error. After the end of ctx, work has
-// the time left to return. Then UntilInterrupt returns the error of ctx although work still runs. The caller should end the
-// program.
+// UntilInterrupt calls work, which may block in reads of other users' files, and returns its error. After the end of
+// ctx, work may still run for the duration left. Then UntilInterrupt returns the error of ctx although work still runs.
+// The caller should end the program.
 func UntilInterrupt(ctx context.Context, left time.Duration, work func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- work() }()

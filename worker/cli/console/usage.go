@@ -55,8 +55,9 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 // ErrBoth is the error for process ids together with a data directory.
 var ErrBoth = errors.New("give either -D or process ids, not both: -D stands for all processes of a server")
 
-// TakeOnlyServer sets *dataDir to the data directory of this host's only server, and reports that on stderr. It does nothing if
-// *dataDir is set, or chosen is: the user has chosen in another way. If several servers run, the error lists them.
+// TakeOnlyServer sets *dataDir to the data directory of this host's only server, and reports that on stderr. It does
+// nothing if *dataDir is set, or if chosen is set because the user has chosen a server in another way. If several
+// servers run, the error lists them.
 func TakeOnlyServer(dataDir *string, chosen bool, stderr io.Writer) error {
 	if *dataDir != "" || chosen {
 		return nil
@@ -85,8 +86,8 @@ func OnlyServer() (string, error) {
 // errDenied means that there are servers, but this user may examine none of them.
 var errDenied = errors.New("this user may examine no server")
 
-// AllServers returns the data directories of the servers of this host. denied is the number of servers that this user may not
-// examine, which found does not have.
+// AllServers returns the data directories of the servers of this host. denied is the number of servers that this user
+// may not examine. Their directories are not in found.
 func AllServers() (found []string, denied int, err error) {
 	processes, denied, err := node.Running()
 	if err != nil {

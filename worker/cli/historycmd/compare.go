@@ -73,7 +73,8 @@ type historyChange struct {
 	texts []string // the keys, in the order of historyFlags.keys
 }
 
-// runCompare prints how the totals of the span differ from those of the span of the same length that begins at before.
+// runCompare compares the totals of the span with the totals of another span of the same length, which begins at the
+// time before. It prints the differences.
 func (f *historyFlags) runCompare(ctx context.Context, out, errOut io.Writer, since, until, before time.Time) error {
 	r, id, err := f.reader()
 	if err != nil {

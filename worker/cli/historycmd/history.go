@@ -142,8 +142,8 @@ func noRecordDir(dataDir string) error {
 		dataDir, render.ShellWord(dataDir))
 }
 
-// recordDirOf returns the directory of the history: given, or $STATE_DIRECTORY, or the directory to which the worker of a data
-// directory records now. It is empty if none of them is known.
+// recordDirOf returns the directory of the history: the parameter given, or $STATE_DIRECTORY, or the directory to which
+// the worker of a data directory records now. It is empty if none of them is known.
 func recordDirOf(given, dataDir string) string {
 	dir := cmp.Or(given, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
 	if dir == "" && dataDir != "" {

@@ -311,7 +311,7 @@ func (f *incidentFlags) list(out io.Writer) error {
 	return w.Flush()
 }
 
-// write calls produce with the output of the flags. A new file can be read only by its owner.
+// write calls the callback produce with the output that the flags choose. A new file can be read only by its owner.
 func (f *incidentFlags) write(stdout io.Writer, produce func(io.Writer) error) error {
 	const others = 0o077
 	defer unix.Umask(unix.Umask(others))

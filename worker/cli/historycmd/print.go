@@ -198,7 +198,7 @@ func (p *historyPrinter) gap(g *store.Gap) string {
 		g.Seconds())
 }
 
-// Sweep says what the sessions did at one time. It stands for the time of length Period before.
+// Sweep says what the sessions did at one time. It stands for the whole Period before that time.
 type Sweep struct {
 	Time    time.Time        `json:"time"`
 	Period  float64          `json:"period_seconds"`

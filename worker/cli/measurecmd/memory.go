@@ -268,7 +268,7 @@ func (m *processMemory) incomplete() bool {
 	return m.contexts.Missing > 0 || m.contexts.LeftOut || unknown > 0
 }
 
-// warnings returns sentences about figures that are missing or not of one moment.
+// warnings returns sentences about figures that are missing, or that were not read at one moment.
 func (m *processMemory) warnings() (list []string) {
 	c := m.contexts
 	if !c.Consistent {
@@ -375,7 +375,8 @@ func figure(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// sums prints the sums of the contexts by name, the top largest first, and the sum of the others.
+// sums prints the sums of the contexts by name, the largest first, and one sum for the rest. The parameter top is the
+// number of separate sums.
 func (m *processMemory) sums(out *bufio.Writer, top int) {
 	type sum struct{ contexts, total, free int64 }
 	byName := make(map[string]*sum)

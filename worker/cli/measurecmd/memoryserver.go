@@ -173,7 +173,7 @@ func (f *memoryFlags) addContexts(ctx context.Context, capturer *capture.Capture
 	return nil
 }
 
-// text prints the top processes with the most memory.
+// text prints the processes with the most memory, at most as many as the parameter top.
 func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 	buffered := bufio.NewWriter(out)
 	var anonymous, swapped uint64

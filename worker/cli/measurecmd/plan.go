@@ -177,8 +177,8 @@ type planRun struct {
 	stderr  io.Writer
 }
 
-// once prints the processes, or all statements of the servers. If a process or server fails, it reports the error on stderr,
-// continues, and returns failed.
+// once prints the processes, or all statements of the servers. If a process or server fails, it reports the error on
+// stderr, continues, and sets the result failed.
 func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Writer) (failed bool, err error) {
 	if len(targets) > 0 {
 		for _, target := range targets {
@@ -284,8 +284,8 @@ func (r *planRun) server(ctx context.Context, dir string, heading bool, out io.W
 	return whole, nil
 }
 
-// read reads one process within the time limit. An error of the process is in the result. The other error means that ctx has
-// ended.
+// read reads one process within the time limit. If the process cannot be read, the result contains the reason. The
+// error result means that ctx has ended.
 func (r *planRun) read(ctx context.Context, target process.Target, sessions *moment.Moment) (*runningplan.Process, error) {
 	limited, cancel := context.WithTimeout(ctx, r.flags.timeout)
 	defer cancel()

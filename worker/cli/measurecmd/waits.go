@@ -277,8 +277,8 @@ func (f *waitsFlags) measure(
 	return result, err
 }
 
-// reopen begins to time the server that runs in the data directory now. If that fails, because the server does not run yet, the
-// provider is nil, and the server is the old one.
+// reopen begins to time the server that runs in the data directory now. If that fails, because the server does not run
+// yet, the provider is nil, and the result is the parameter server.
 func (f *waitsFlags) reopen(server *waitevent.Server, o waits.Options) (waits.Provider, *waitevent.Server) {
 	c, err := f.cluster(nil)
 	if err != nil {
@@ -348,7 +348,8 @@ func look(log *state.SessionLog) {
 	}
 }
 
-// wait waits for the end of the duration or of ctx. On a terminal, it shows how far the measurement is. It calls each every 20 ms.
+// wait waits for the end of the duration or of ctx. On a terminal, it shows how far the measurement is. It calls the
+// callback each every 20 ms.
 func (f *waitsFlags) wait(ctx context.Context, stderr io.Writer, each func()) {
 	const interval = 20 * time.Millisecond
 	end := time.NewTimer(f.duration)

@@ -82,8 +82,9 @@ func (f *waitsFilter) report(info waits.Info, result *waitsResult, pids []int) w
 	return r
 }
 
-// selectSessions returns a snapshot with only the selected processes, and the number of processes with waits whose user and
-// database are not known. If two processes had the same process id, those of the ended process are not known.
+// selectSessions returns a snapshot with only the selected processes, and the number of processes with waits whose user
+// and database are not known. If an ended process had the same process id as a later process, its user and database are
+// not known.
 func (f *waitsFilter) selectSessions(
 	all *waits.Snapshot, pids []int, session func(pid int) (state.SessionNames, bool),
 ) (some *waits.Snapshot, unknown int) {

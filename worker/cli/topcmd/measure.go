@@ -50,7 +50,7 @@ func measure(ctx context.Context, args []string) error {
 	return awaitLine(ctx, terminal)
 }
 
-// withoutSuspension switches off the key ^Z of a terminal, until restore is called.
+// withoutSuspension switches off the key ^Z of a terminal, until the caller calls the function restore.
 func withoutSuspension(terminal int) (restore func(), err error) {
 	before, err := unix.IoctlGetTermios(terminal, unix.TCGETS)
 	if err != nil {

@@ -239,7 +239,7 @@ func (l *servers) run(ctx context.Context) {
 	}
 }
 
-// notify sends a value to the reader of l.changed, unless one waits there already.
+// notify sends a value to the reader of l.changed, unless a value waits there already.
 func (l *servers) notify() {
 	select {
 	case l.changed <- struct{}{}:
@@ -584,7 +584,7 @@ func (l *servers) openable(state *view.ServersState, rows []view.Server) *server
 	return nil
 }
 
-// start begins to get the data of all servers. end stops that, and waits until it has stopped.
+// start begins to get the data of all servers. The function end stops this, and waits until it has stopped.
 func (l *servers) start(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
