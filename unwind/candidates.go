@@ -26,7 +26,8 @@ type Candidate struct {
 	Start, End uint64
 }
 
-// find returns the module that contains an address. The candidates that the walk has chosen go before the modules.
+// find returns the module that contains an address. The candidates that the walk has chosen take precedence over the
+// modules.
 func (w *walk) find(addr uint64) (Module, bool) {
 	for i := range w.chosen {
 		if c := &w.chosen[i]; addr >= c.Start && addr < c.End {

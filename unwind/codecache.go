@@ -56,8 +56,8 @@ func (d *CodeCache) keepReturns(entry uint64, returns bool) {
 	}
 }
 
-// row returns the cached effect of the code at a place on the registers. If known is true and the row is nil, the
-// effect differs between frames.
+// row returns the cached row of a place: how the code from there on changes the registers. If known is true and the row
+// is nil, this differs between frames.
 func (d *CodeCache) row(at codeflow.Place) (row *codeflow.Row, known bool) {
 	if d == nil {
 		return nil, false

@@ -89,7 +89,7 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 	if _, ok := w.find(ra - 1); ok {
 		return true
 	}
-	_, ok := w.find(ra) // a trampoline may begin its mapping
+	_, ok := w.find(ra) // the byte before a trampoline may not be code
 	return ok || w.probed(ra)
 }
 

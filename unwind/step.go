@@ -115,8 +115,8 @@ func (w *walk) advance(frame *Frame, cfa uint64, caller arch.Registers, method M
 	return w.accept(frame, cfa, sp, caller, method)
 }
 
-// advanceBeyond accepts a caller found by a chain. The caller's stack pointer may be unknown; then it is at least
-// bound.
+// advanceBeyond accepts a caller found by a chain. If the caller's stack pointer is unknown, the parameter bound is its
+// lower bound.
 func (w *walk) advanceBeyond(frame *Frame, bound uint64, caller arch.Registers) (Frame, Stop) {
 	if sp, ok := caller.Get(w.arch.SP); ok {
 		bound = sp

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Share returns a function that selects every nth item of a long comparison by its index. PGSB_TEST_SEED chooses the first
-// item. Without it, a random number does, which the test prints. If PGSB_TEST_FULL, PGSB_ORACLE_SLOW or STACKORACLE_RANDOM is
-// set, the function selects all items.
+// Share returns a function that selects every nth item of a long comparison by its index. PGSB_TEST_SEED chooses the
+// first item. Without this variable, a random number chooses it, and the test prints the number. If PGSB_TEST_FULL,
+// PGSB_ORACLE_SLOW or STACKORACLE_RANDOM is set, the function selects all items.
 func Share(t *testing.T, n int) (selected func(index int) bool) {
 	t.Helper()
 	for _, full := range []string{"PGSB_TEST_FULL", "PGSB_ORACLE_SLOW", "STACKORACLE_RANDOM"} {

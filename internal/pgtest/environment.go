@@ -16,8 +16,8 @@ func init() { //nolint:gochecknoinits // before any test, and before TestMain
 	}
 }
 
-// isLibpq reports whether a variable is one of libpq's, which have the form of PG and a word. PG_CONFIG and PGSB_TEST_BINDIRS are
-// not.
+// isLibpq reports whether an environment variable belongs to libpq: PG and a word. PG_CONFIG and PGSB_TEST_BINDIRS do
+// not belong to libpq.
 func isLibpq(name string) bool {
 	return strings.HasPrefix(name, "PG") && !strings.Contains(name, "_") || name == "PGCONNECT_TIMEOUT"
 }

@@ -20,8 +20,8 @@ type Chain struct {
 	// record may lie anywhere in its frame. SP then gives only a lower bound.
 	SP    int64
 	Loose bool
-	// LeafSaved is the offset from the base at which a leaf function saves the caller's base; it does not save its
-	// return address. LeafSaved is 0 if leaf functions have no record.
+	// LeafSaved is the offset from the base at which a leaf function saves the caller's base. A leaf function does not
+	// save its return address. LeafSaved is 0 if leaf functions have no record.
 	LeafSaved int64
 	// ZeroEnds is set if the ABI marks the outermost frame by a base, or a back chain, of zero.
 	ZeroEnds bool

@@ -26,16 +26,18 @@ var (
 	// Memory limits the memory in which a command keeps data from its input. The garbage collector may need the same
 	// amount again.
 	Memory = Rate{Base: 128 << 20, Factor: 256, Most: 2 << 30}
-	// Stacks limits the stacks of a core file, which may share their memory.
+	// Stacks limits the memory for the stacks of a core file. Many stacks may lie in the same bytes of the file.
 	Stacks = Rate{Base: 64 << 20, Factor: 16, Most: 1 << 30}
-	// Image is the sum of the rates below and of the other limits of the readers of ELF files. No reader charges it.
+	// Image is an upper bound for all readers of an ELF file together: the sum of the rates below and of these readers'
+	// other limits. Only tests compare memory with it.
 	Image = Rate{Base: 64 << 20, Factor: 64, Most: 2 << 30}
 	// Output limits the bytes that a command prints.
 	Output = Rate{Base: 16 << 20, Factor: 256, Most: math.MaxInt64}
 	// Expansion limits the content of one compressed part of a file, such as a section. The input is the compressed
 	// part.
 	Expansion = Rate{Base: 1 << 20, Factor: 64, Most: 256 << 20}
-	// Names limits the names of one symbol table. Many names may overlap. The input is the file.
+	// Names limits the bytes of all names of one symbol table. Many names may overlap in the file. The input is the
+	// file.
 	Names = Rate{Base: 1 << 20, Factor: 16, Most: 128 << 20}
 	// Spool limits the temporary file with the content of a compressed core. Zeros take no space in this file.
 	Spool = Rate{Base: 256 << 20, Factor: 256, Most: math.MaxInt64}

@@ -87,8 +87,8 @@ func Still(code []byte) bool {
 }
 
 // Leaves reports whether the function may continue as another function without a call: it jumps outside its code, or
-// through a register. The caller's call instruction may then name another function than the running one. The error is
-// ErrCode.
+// through a register. The caller's call instruction may then name another function than the function that runs. The
+// error is ErrCode.
 func (f *Function) Leaves() (bool, error) {
 	w := &depthFollower{f: f}
 	if err := w.decode(); err != nil {

@@ -214,8 +214,8 @@ func (w *follower) enter(s *state, x *instruction) error {
 	return nil
 }
 
-// leave handles a path that returns, or that continues as another function. It joins the caller's registers with those
-// of earlier paths.
+// leave handles a path that returns, or that continues as another function. It joins the caller's registers with the
+// registers that earlier paths gave.
 func (w *follower) leave(s *state, x *instruction) error {
 	ra, sp, ok := w.machine.returnsTo(w.machine, s, w.mem, x)
 	if !ok {

@@ -33,8 +33,8 @@ type term struct {
 const absolute = -1
 
 // Apply computes the caller's registers from a frame's registers and the memory. The error is ErrNeverReturns if no
-// path returns, and ErrMemory if the program counter or the stack pointer depends on an unknown value. Follow may still
-// find the value then.
+// path returns, and ErrMemory if the program counter or the stack pointer depends on an unknown value. In this case,
+// Follow may still find the value.
 func (r *Row) Apply(a *arch.Arch, regs *arch.Registers, mem Memory) (arch.Registers, error) {
 	var caller arch.Registers
 	if r.never {

@@ -48,7 +48,7 @@ func (s *state) word(mem Memory, addr uint64) (uint64, bool) {
 
 // write records a write. The result is false if the state has more than maxStores.
 func (s *state) write(w store) bool {
-	// The new slice is needed because other states share the old one.
+	// The new slice is needed because other states share the old slice.
 	kept := make([]store, 0, len(s.stores)+1)
 	for _, old := range s.stores {
 		switch {

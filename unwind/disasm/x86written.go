@@ -2,7 +2,8 @@ package disasm
 
 import "golang.org/x/arch/x86/x86asm"
 
-// written describes what instructions with an opcode write, except for vectors, opmasks and tiles.
+// written describes the memory and the general registers that an instruction with a certain opcode writes. It does not
+// describe vectors, opmasks and tiles.
 type written struct {
 	prefixes byte   // applies to these prefixes
 	encoding byte   // applies to these encodings

@@ -29,7 +29,7 @@ func NewCache(budget int) *Cache {
 	return &Cache{budget: budget, byKey: make(map[cacheKey]*cached), order: list.New()}
 }
 
-// cacheKind says what a cached object is. Objects of different kinds may have the same offset.
+// cacheKind is the kind of a cached object. Objects of different kinds may have the same offset.
 type cacheKind uint8
 
 const (

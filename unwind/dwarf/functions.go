@@ -122,8 +122,8 @@ func (f *functions) sort() {
 	}
 }
 
-// find returns the function that contains an address. If several do, it is the smallest one, and among equally small
-// ones the first in the file.
+// find returns the function that contains an address. If several functions contain it, find returns the smallest of
+// them, and among equally small functions the first in the file.
 func (f *functions) find(addr uint64) (function, bool) {
 	i := sort.Search(len(f.all), func(i int) bool { return f.all[i].low > addr }) - 1
 	var best function

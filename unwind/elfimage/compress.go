@@ -144,8 +144,8 @@ func (s *streamSource) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// streamPieces is the Pieces of compressed data. The decoder needs no Close. left is what remains of the declared size:
-// if the content is longer, Next returns an error after at most one more piece.
+// streamPieces is the Pieces of compressed data. The decoder needs no Close. The field left is the rest of the declared
+// size. If the content is longer, Next returns an error after at most one more piece.
 type streamPieces struct {
 	kind elf.CompressionType
 	src  *streamSource

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Defined returns the link-time addresses of those given names that are defined dynamic symbols. Nearly all images have
-// a GNU hash table. With it, Defined reads only a few bytes for each name. For other images it reads all of .dynsym.
-// The errors are the same as for Symbols.
+// Defined looks up the names among the defined dynamic symbols, and returns the link-time addresses of the names that
+// it finds. Nearly all images have a GNU hash table. With it, Defined reads only a few bytes for each name. For other
+// images it reads all of .dynsym. The errors are the same as for Symbols.
 func (m *Image) Defined(names ...string) (map[string]uint64, error) {
 	found := make(map[string]uint64, len(names))
 	if t, ok := m.gnuHash(); ok {

@@ -185,7 +185,7 @@ var relativeTypes = map[elf.Machine]uint32{
 	elf.EM_RISCV: uint32(elf.R_RISCV_RELATIVE),
 }
 
-// relocations are those relocations of a position-independent image that write addresses in the image.
+// relocations are the relocations of a position-independent image that write addresses of the image itself.
 type relocations struct {
 	data  []byte // of .rela.dyn
 	order binary.ByteOrder

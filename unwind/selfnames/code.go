@@ -21,7 +21,7 @@ const (
 	maxFunctions = 1 << 18
 	maxRefs      = 1 << 21
 	maxSites     = 1 << 18
-	// maxIdentifier bounds the names of functions in bytes, maxFile those of source files.
+	// maxIdentifier bounds the names of functions in bytes, maxFile the names of source files.
 	maxIdentifier = 63
 	maxFile       = 200
 )

@@ -30,7 +30,7 @@ type subject struct {
 // the entry.
 func (s *subject) known() bool { return s.root >= 0 }
 
-// evidence is what the code of an image shows about all its functions.
+// evidence contains the facts that the code of an image shows about its functions.
 type evidence struct {
 	*code
 	all    []subject // the subjects of all groups

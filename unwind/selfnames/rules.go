@@ -121,7 +121,8 @@ func (p *prover) mayBeNamed(i int32) bool {
 }
 
 // functions returns the indexes in the table of the functions whose names are at the addresses. ok is false if the
-// table lacks one of them, or if one is exported or mentioned by more than one subject.
+// table lacks one of these functions, if one of them is exported, or if one of their names is not mentioned by exactly
+// one subject.
 func (p *prover) functions(file int, at []uint64) (found []int, ok bool) {
 	for _, addr := range at {
 		name := p.labels[addr]

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-// effect is what an instruction does with addresses in registers and with the program counter.
+// effect describes how an instruction changes addresses in registers and the program counter.
 type effect struct {
 	// target is the target of a direct jump, branch or call. slot is the address of the word through which an
 	// indirect jump or call goes, if known.

@@ -43,7 +43,7 @@ var banner = sync.OnceValue(func() *regexp.Regexp {
 
 // The parts of PostgreSQL for which tables have functions: prefixes of the paths of their files.
 const (
-	serverFiles  = "" // all files except for those of languages
+	serverFiles  = "" // all files except for the files of languages
 	plpgsqlFiles = "pl/plpgsql/"
 	languages    = "pl/"
 )

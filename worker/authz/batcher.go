@@ -88,8 +88,8 @@ func (t *batcher) serve(ctx context.Context, server Querier) {
 	}
 }
 
-// next takes waiting requests for one statement, and drops the cancelled ones. It takes at least one, even if it has
-// more pairs than the limit. If none waits, serve must end.
+// next takes waiting requests for one statement, and drops cancelled requests. It takes at least one request, even if
+// this request has more pairs than the limit. If next returns nothing, serve must end.
 func (t *batcher) next() []*waiter {
 	t.mu.Lock()
 	defer t.mu.Unlock()

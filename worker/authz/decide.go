@@ -32,8 +32,8 @@ const (
 //
 // Parallel workers run for the role of their leader, walsenders and other background workers for the role that started
 // them. Decide treats all of them as backends of this role. Only superusers may see processes that run for no role:
-// auxiliary processes, autovacuum, and backends that have not logged in yet. pg_stat_activity may list the latter or
-// not.
+// auxiliary processes, autovacuum, and backends that have not logged in yet. pg_stat_activity may or may not list such
+// backends.
 func Decide(caller Caller, pid int, facts Facts) error {
 	switch {
 	case caller.Superuser:

@@ -308,7 +308,8 @@ func collectLate(rounds int) {
 	}
 }
 
-// later returns the later of two times. So a late round does not make the next rounds follow faster.
+// later returns the later of two times. It gives the time of the next round, so that a late round does not make the
+// next rounds follow faster.
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b

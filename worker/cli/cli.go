@@ -74,8 +74,8 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	}
 }
 
-// endings returns the signals after which a command ends cleanly. SIGHUP, which the kernel sends when the terminal is closed, is
-// one of them unless this program was started with nohup.
+// endings returns the signals after which a command ends cleanly. SIGHUP, which the kernel sends when the terminal is
+// closed, is among them unless this program was started with nohup.
 func endings() []os.Signal {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {

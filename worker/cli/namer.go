@@ -85,8 +85,8 @@ func (n *namer) note(text string) {
 	}
 }
 
-// address returns the frames of an address for which the input names no image. The address is taken as one of the process or,
-// without a process, of the first file.
+// address returns the frames of an address for which the input names no image. It looks up the address in the process
+// or, without a process, in the first file.
 func (n *namer) address(addr uint64, isReturn bool) []backtrace.Frame {
 	if n.process != nil {
 		img, at, ok := n.process.At(addr)

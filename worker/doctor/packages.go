@@ -112,7 +112,8 @@ func dpkgDebug(pkg string) string {
 	return pkg + dbgsymSuffix
 }
 
-// dbgsymSuffix ends the names of debug packages on Debian and Ubuntu, and debuginfoSuffix those on relatives of RHEL.
+// dbgsymSuffix ends the names of debug packages on Debian and Ubuntu, and debuginfoSuffix ends the names on relatives
+// of RHEL.
 const (
 	dbgsymSuffix    = "-dbgsym"
 	debuginfoSuffix = "-debuginfo"

@@ -24,8 +24,8 @@ type SymbolImage struct {
 	Name    string `json:"name"`
 	Path    string `json:"path"`
 	BuildID string `json:"build_id,omitempty"`
-	// Functions counts the functions in the call frame information (0: the image has none), and Named those that have
-	// a name.
+	// Functions counts the functions in the call frame information (0: the image has none), and Named counts the
+	// functions among them that have a name.
 	Functions int `json:"functions"`
 	Named     int `json:"named"`
 	// Derived is the number of functions without a symbol that get a name from the code of a stripped server. Noted is the

@@ -165,7 +165,7 @@ func (s *Service) captureMany(
 		outcomes[i].pid = pid
 	}
 	// First identify each process, then check the permissions, then capture. A capture fails if its process is not the
-	// identified one.
+	// identified process.
 	targets := make([]process.Target, len(outcomes))
 	each(outcomes, func(i int, o *outcome) { targets[i], o.err = target(c, o.pid, req.Backend) })
 	defer func() {

@@ -63,8 +63,8 @@ func (s *Service) answerBarrier(ctx context.Context, r call) spool.Answer {
 }
 
 // readBarrier reads the processes in a goroutine, and returns limits.ErrBusy if ctx ends first. While the postmaster's
-// address space is locked, a read of its memory does not return. The gate lets the next read begin only when the last
-// has ended. So at most one goroutine hangs, however many requests come meanwhile.
+// address space is locked, a read of its memory does not return. The gate lets the next read begin only when the
+// previous read has ended. So at most one goroutine hangs, however many requests come meanwhile.
 func (s *Service) readBarrier(ctx context.Context, who authz.Caller, c cluster.Cluster) ([]int, error) {
 	done, err := s.bounds.barriers.Acquire(ctx, user(who), 1)
 	if err != nil {

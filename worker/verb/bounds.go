@@ -111,9 +111,9 @@ func (b *bounds) answering(ctx context.Context, who authz.Caller, o capture.Opti
 	return done, nil
 }
 
-// charge takes the tokens that a request costs, one for each process that it names and at least one. It does so before
-// the worker does anything for the request, so requests that fail cost the same. It returns an error if the role has
-// too few tokens.
+// charge takes the tokens that a request costs: one for each process that it names, and at least one. charge is called
+// before the worker does anything for the request, so requests that fail cost the same. It returns an error if the role
+// has too few tokens.
 func (s *Service) charge(req spool.Request) error {
 	if req.Superuser {
 		return nil

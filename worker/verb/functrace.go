@@ -87,8 +87,8 @@ func (f *functionTraces) stop() {
 	f.ended.Wait()
 }
 
-// functionTrace is the trace of one SQL caller. done, result and err are the outcome; polled is the time of the last
-// poll.
+// functionTrace is the trace of one SQL caller. The fields done, result and err are the outcome, and polled is the time
+// of the last poll.
 type functionTrace struct {
 	caller uint32
 	cancel context.CancelFunc

@@ -83,7 +83,7 @@ func (s *Service) historyRows(ctx context.Context, req spool.Request) ([][]strin
 
 // recordedRows returns a first row with a notice, and then whole sweeps of a span, as many as an answer has room for.
 // If the first sweep alone is too large, texts of queries are left out, and if it is still too large, the processes
-// with the largest PIDs.
+// with the largest PIDs are left out, too.
 func recordedRows(ctx context.Context, r *store.Reader, since, until time.Time, pids []int) ([][]string, error) {
 	rows, size := [][]string{nil}, 0
 	var next time.Time // time of the first sweep that is left out

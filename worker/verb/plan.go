@@ -64,7 +64,7 @@ func (s *Service) answerPlan(ctx context.Context, c call) spool.Answer {
 }
 
 // runningPlan reads the plans that a process executes. Config.Context decides whether the caller sees the plans of
-// inner statements, such as those of functions.
+// inner statements, such as the statements of functions.
 func (s *Service) runningPlan(ctx context.Context, req spool.Request) (string, error) {
 	pid := req.Targets[0]
 	server, err := s.cfg.Server()

@@ -3,7 +3,8 @@
 // (it waits for resources of the worker), and the function that makes the answer. Each file also has the words of its
 // errors.
 //
-// The package does not know how requests arrive, and does not follow the server through restarts: package worker does.
+// The package does not know how requests arrive, and does not notice restarts of the server. Package worker handles
+// both.
 package verb
 
 import (

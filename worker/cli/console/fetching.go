@@ -53,8 +53,9 @@ func (f *DebuginfodFlags) Capturer(stderr io.Writer, debugDirs []string) (*captu
 	}, err
 }
 
-// announceScan returns a function to call when the reading of a stripped server's code begins. The function that it returns is
-// called at the end. If reading takes long, they print on stderr why the user waits.
+// announceScan returns a function to call when the reading of a stripped server's code begins. That function returns
+// another function, which must be called at the end. If reading takes long, a message on stderr explains why the user
+// waits.
 func announceScan(stderr io.Writer) func(image, folder string) (ended func(error)) {
 	const long = 500 * time.Millisecond
 	return func(image, folder string) func(error) {

@@ -22,9 +22,9 @@ type Output struct {
 	name string   // of the complete file; "": file keeps its name
 }
 
-// CreateOutput opens the output; name "" or "-": standard output. A regular file has another name until Commit. So after an
-// error, there is no incomplete file, and an old file of that name stays. The new file has the permissions of the old file or,
-// without an old file, those of the umask.
+// CreateOutput opens the output; name "" or "-": standard output. A regular file has another name until Commit. So
+// after an error, there is no incomplete file, and an old file of that name stays. The new file has the permissions of
+// the old file or, without an old file, the permissions that the umask allows.
 func CreateOutput(name string, stdout io.Writer) (*Output, error) {
 	if name == "" || name == "-" {
 		return &Output{Writer: stdout}, nil

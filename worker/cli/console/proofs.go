@@ -19,9 +19,9 @@ func PlanStore() runningplan.Store {
 	return runningplan.Store{Dir: dir}
 }
 
-// ProvenPlans returns a function that looks up the fields of plans that were compared with EXPLAIN, for a build of the server. The
-// function searches in this user's comparisons, then in those of the worker that serves the data directory. It returns nil if the
-// build was not compared.
+// ProvenPlans returns a function that looks up the fields of plans that were compared with EXPLAIN, for a build of the
+// server. The function searches in this user's comparisons, then in the comparisons of the worker that serves the data
+// directory. It returns nil if the build was not compared.
 func ProvenPlans(dataDir string) func(build string, major int) *plan.Proof {
 	return func(build string, major int) *plan.Proof {
 		if proof := PlanStore().Load(build, major); proof != nil {

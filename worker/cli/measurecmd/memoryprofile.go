@@ -35,8 +35,8 @@ func (m *processMemory) profile(w io.Writer, format string) error {
 	})
 }
 
-// contextProfile returns a profile with a sample for each path of context names. The values of a sample do not include the
-// children.
+// contextProfile returns a profile with a sample for each path of context names. The values of a sample do not include
+// child contexts.
 func (m *processMemory) contextProfile() *pprof.Profile {
 	p := &pprof.Profile{
 		SampleType: []*pprof.ValueType{

@@ -15,9 +15,9 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// measure prints the command line of a command of this program, runs the command on the terminal, and waits until the user presses
-// Enter. The command is the foreground process group, so that ^C ends only the command. ^Z is switched off meanwhile, because the
-// screen could not continue.
+// measure prints the command line of a command of this program, runs the command on the terminal, and waits until the
+// user presses Enter. The command is the foreground process group, so that ^C ends only the command. While the command
+// runs, ^Z is switched off, because the screen could not continue.
 func measure(ctx context.Context, args []string) error {
 	words := []string{"pg_stat_backtrace"}
 	for _, a := range args {
