@@ -167,7 +167,7 @@ func x86Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	return true, true, ra + uint64(int64(int32(binary.LittleEndian.Uint32(p[3:]))))
 }
 
-// a64Call is x86Call for aarch64.
+// a64Call is like x86Call, but for aarch64.
 func a64Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	x, err := disasm.DecodeA64(p)
 	if err != nil || x.Flow != disasm.Call {

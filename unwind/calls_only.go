@@ -11,8 +11,8 @@ const (
 	zarchLongest = 6
 )
 
-// rv64Call is x86Call for riscv64 (RISC-V Instruction Set Manual, volume I: JAL, JALR, C.JALR). The return address is
-// in x1.
+// rv64Call is like x86Call, but for riscv64 (RISC-V Instruction Set Manual, volume I: JAL, JALR, C.JALR). The return
+// address is in x1.
 func rv64Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	const jal, jalr, link = 0b1101111, 0b1100111, 1
 	switch w := binary.LittleEndian.Uint32(p); {
@@ -29,8 +29,8 @@ func rv64Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	return half&0xf07f == 0x9002 && half != 0x9002, false, 0 // 0x9002 is C.EBREAK
 }
 
-// zarchCall is x86Call for s390x (z/Architecture Principles of Operation: BRASL, BRAS, BAS, BASR). The return address
-// is in r14.
+// zarchCall is like x86Call, but for s390x (z/Architecture Principles of Operation: BRASL, BRAS, BAS, BASR). The return
+// address is in r14.
 func zarchCall(p []byte, ra uint64) (called, direct bool, target uint64) {
 	const brasl, bras, bas, basr = 0xc0e5, 0xa7e5, 0x4de0, 0x0de0
 	word := func(at int) uint16 { return binary.BigEndian.Uint16(p[at:]) }

@@ -74,8 +74,8 @@ func (w *walk) stepCandidates(frame *Frame) (Frame, Stop, bool) {
 	return Frame{}, Stop{}, false
 }
 
-// leftCandidate is the result of a step that used a candidate's code: the state of the walk after the step, the frame,
-// and the caller as next.
+// leftCandidate is the result of a step that used a candidate's code. The field after is the walk after the step, and
+// the field next is the frame's caller.
 type leftCandidate struct {
 	after walk
 	frame Frame

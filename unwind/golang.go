@@ -17,8 +17,8 @@ type goFrame struct {
 	frame  *Frame
 	module *Module
 	f      *golang.Function
-	// at is the frame's address in the image. delta is how far the function has moved the stack pointer since its
-	// entry, in bytes.
+	// The field at is the frame's address in the image. delta is how far the function has moved the stack pointer since
+	// its entry, in bytes.
 	at, delta uint64
 	prologue  prologue
 }

@@ -78,8 +78,8 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 // is missing farther away, the stop reports no missing memory.
 const maxFrame = 1 << 20
 
-// followed is the result of following the instructions of a frame's function from the place at, with the stack pointer
-// sp.
+// followed is the result of following the instructions of a frame's function from the place in the field at, with the
+// stack pointer in the field sp.
 type followed struct {
 	at     codeflow.Place
 	sp     uint64

@@ -185,7 +185,7 @@ func (w *walk) savedAbove() uint64 {
 	return 0
 }
 
-// mayReturn reports whether ra, the word at an address of the stack, can be the return address of a probed function's
+// mayReturn reports whether ra, the word at the stack address at, can be the return address of a probed function's
 // caller. An instruction before ra must be a call. The called function must contain a call for which call frame
 // information has the return address at this place.
 func (w *walk) mayReturn(ra, at uint64) bool {

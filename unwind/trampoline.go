@@ -20,7 +20,7 @@ func (w *walk) stepTrampoline(frame *Frame) (Frame, Stop, bool) {
 	return next, stop, done
 }
 
-// stepTrampolineAt is stepTrampoline for a trampoline that begins at start.
+// stepTrampolineAt is like stepTrampoline, but only for a trampoline that begins at start.
 func (w *walk) stepTrampolineAt(frame *Frame, start uint64) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	if !ok {

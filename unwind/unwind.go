@@ -209,7 +209,7 @@ type walk struct {
 	settled bool
 }
 
-// recorder records in missing the last address that could not be read.
+// recorder records the last address that could not be read in the field missing.
 type recorder struct {
 	cfi.Memory
 

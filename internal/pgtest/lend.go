@@ -113,8 +113,8 @@ func (s *Server) entries() (names []string) {
 	return names
 }
 
-// renew removes the server's databases and roles, except those of a new server, and empties its log. It returns an error if the
-// test has changed more.
+// renew removes the server's databases and roles, except those of a new server, and empties its log. It returns an
+// error if the test has changed anything else.
 func (s *Server) renew() error {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()

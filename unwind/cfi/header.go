@@ -1,8 +1,8 @@
 package cfi
 
-// header is .eh_frame_hdr's search table. It contains count pairs of encoded pointers: the start of a function and the
-// address of its FDE, sorted by the start (Linux Standard Base 5.0, "The .eh_frame_hdr section"). Look-ups search the
-// section's own bytes.
+// header is .eh_frame_hdr's search table. The field count is the number of its pairs of encoded pointers: the start of
+// a function and the address of its FDE, sorted by the start (Linux Standard Base 5.0, "The .eh_frame_hdr section").
+// Look-ups search the section's own bytes.
 type header struct {
 	addr  uint64
 	data  []byte

@@ -51,8 +51,8 @@ func (s *columnSet) has(c uint64) bool { return s[c/64]&(1<<(c%64)) != 0 }
 func (s *columnSet) add(c uint64)      { s[c/64] |= 1 << (c % 64) }
 func (s *columnSet) remove(c uint64)   { s[c/64] &^= 1 << (c % 64) }
 
-// cfaRule is the CFA's rule while a row is computed. If the rule is an expression, register and offset keep their
-// former values, because a later instruction may set only one of them.
+// cfaRule is the CFA's rule while a row is computed. If the rule is an expression, the fields register and offset keep
+// their former values, because a later instruction may set only one of them.
 type cfaRule struct {
 	set, isExpr bool
 	register    uint64
@@ -71,7 +71,8 @@ func (c *cfaRule) rule() Rule {
 	return Rule{Kind: RuleRegister, Register: uint16(c.register), Offset: c.offset}
 }
 
-// state is a row under construction. A rule is valid only if its column is in set. So copyFrom copies only these rules.
+// state is a row under construction. A rule is valid only if its column is in the field set. So copyFrom copies only
+// these rules.
 type state struct {
 	cfa    cfaRule
 	signed bool // aarch64's RA_SIGN_STATE: the return address is signed

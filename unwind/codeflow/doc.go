@@ -46,7 +46,7 @@ var (
 
 // Code gives access to code and to known facts about it, by address in memory.
 type Code interface {
-	// Bytes returns the code at an address: Ahead bytes, or fewer at the end of the code.
+	// Bytes returns the code at an address: as many bytes as the constant Ahead, or fewer at the end of the code.
 	Bytes(addr uint64) []byte
 	// Covered reports whether call frame information covers an address. entry is set if, by this information, the
 	// return address is where a call stores it, as at a function's entry.

@@ -49,12 +49,12 @@ type a64Instruction struct{ Instruction }
 // a64Word is an encoded instruction.
 type a64Word uint32
 
-// bits returns count bits, beginning with bit low.
+// bits returns a part of the word: count bits, the lowest of which is bit number low.
 func (w a64Word) bits(low, count uint) uint32 { return uint32(w) >> low & (1<<count - 1) }
 
 func (w a64Word) bit(n uint) bool { return w>>n&1 != 0 }
 
-// signed returns count bits as a signed number, beginning with bit low.
+// signed returns the same part of the word as bits, as a signed number.
 func (w a64Word) signed(low, count uint) int64 {
 	return int64(uint64(w)<<(64-low-count)) >> (64 - count)
 }

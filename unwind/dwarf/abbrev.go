@@ -21,7 +21,8 @@ type attribute struct {
 
 // abbrevs is the table of one unit's abbreviations.
 type abbrevs struct {
-	// dense contains the declarations with the codes 1, 2, 3 … as compilers write them; sparse contains the others.
+	// The field dense contains the declarations with the codes 1, 2, 3 … as compilers write them. The field sparse
+	// contains the declarations with other codes.
 	dense  []declaration
 	sparse map[uint64]*declaration
 	size   int

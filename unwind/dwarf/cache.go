@@ -127,7 +127,7 @@ func (c *Cache) Used() int {
 	return c.used
 }
 
-// cachedAs is Cache.get for values of type T.
+// cachedAs is like Cache.get, but for values of type T.
 func cachedAs[T any](c *Cache, key cacheKey, decode func() (T, int, error)) (T, error) {
 	v, err := c.get(key, func() (any, int, error) { return decode() })
 	t, _ := v.(T)

@@ -44,8 +44,8 @@ type callSearch struct {
 	addr  uint64
 	calls []call
 	spans []span
-	// depth is the nesting depth of the next entry. Entries are examined only at depth open: all their parents contain
-	// the address.
+	// The field depth is the nesting depth of the next entry. The field open is the only depth at which entries are
+	// examined: there, all parents of an entry contain the address.
 	depth, open int
 	budget      int
 	err         error

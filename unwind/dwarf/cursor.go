@@ -3,7 +3,7 @@ package dwarf
 import "math"
 
 // cursor reads values one after the other from a piece of a section. A read beyond the piece's end returns zero and
-// sets bad, so that all later reads fail. Callers check bad once, after the last read.
+// sets the field bad, so that all later reads fail. Callers check the field bad once, after the last read.
 type cursor struct {
 	data []byte
 	pos  int

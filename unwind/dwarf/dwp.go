@@ -18,10 +18,11 @@ type dwp struct {
 type packageIndex struct {
 	raw []byte
 	big bool
-	// columns are the numbers of the sections with data of units. units and slots are the lengths of the tables.
+	// columns are the numbers of the sections with data of units. The fields units and slots are the lengths of the
+	// tables.
 	columns      []uint32
 	units, slots uint32
-	// hashes, rows, offsets and sizes are the positions of the tables in raw.
+	// The fields hashes, rows, offsets and sizes are the positions of the tables in the field raw.
 	hashes, rows, offsets, sizes int
 }
 

@@ -20,14 +20,15 @@ type lines struct {
 	size int
 }
 
-// row is an entry of the line table: the code from addr to the next row's address comes from line of file.
+// row is an entry of the line table: the code from addr to the next row's address comes from the source file and the
+// line in this row.
 type row struct {
 	addr uint64
 	file uint32
 	line uint32
 }
 
-// sequence is a piece of code without gaps: the rows [first, last).
+// sequence is a piece of code without gaps: the rows with the indexes [first, last).
 type sequence struct {
 	span
 	first, last uint32

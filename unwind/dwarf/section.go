@@ -125,7 +125,7 @@ func (s *section) str(off uint64) (string, error) {
 	}
 }
 
-// uint reads the number of size bytes at index i of an array at base.
+// uint reads entry i of the array at the offset base. The entries are numbers of size bytes.
 func (s *section) uint(base, i uint64, size int) (uint64, error) {
 	if i > s.size/uint64(size) {
 		return 0, fmt.Errorf("%w: %s has no entry %d", ErrMalformed, s.name, i)

@@ -10,7 +10,7 @@ import (
 
 // unit has a unit's header (§7.5.1), and those attributes of its first entry that apply to all entries.
 type unit struct {
-	// off and end are the unit's range in .debug_info. first is the offset of its first entry.
+	// off and end are the unit's range in .debug_info. The field first is the offset of its first entry.
 	off, end, first uint64
 	abbrev          uint64
 	stmt            uint64

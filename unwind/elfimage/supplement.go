@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// maxLink bounds the size in bytes of the sections with a link.
+// maxLink bounds the size in bytes of a section with a link to another file.
 const maxLink = 64 << 10
 
 // SupplementName is the link in a debug file to its supplementary file (dwz(1); DWARF 5, section 7.3.6).

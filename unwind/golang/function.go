@@ -113,8 +113,8 @@ func (t *Table) treeOf(off uint64) (uint64, error) {
 	return 0, nil
 }
 
-// oldTree is treeOf for Go 1.16 and 1.17, whose list has aligned absolute addresses. In position-independent programs
-// the dynamic linker writes these addresses, so they are not in the file.
+// oldTree is like treeOf, but for Go 1.16 and 1.17, whose list has aligned absolute addresses. In position-independent
+// programs the dynamic linker writes these addresses, so they are not in the file.
 func (t *Table) oldTree(off uint64) (uint64, error) {
 	if at := (t.addr + off) % t.ptr; at != 0 {
 		off += t.ptr - at

@@ -51,7 +51,8 @@ type Table struct {
 	functions uint64
 	// Offsets of the parts from the header.
 	names, units, files, values, funcs uint64
-	// text is the base address of functions. base is the base address of their data; 0 means unknown.
+	// The field text is the base address of functions. The field base is the base address of their data; 0 means
+	// unknown.
 	text, base uint64
 }
 

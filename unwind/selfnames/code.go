@@ -29,7 +29,7 @@ const (
 // function is the range of one entry of the call frame information: a function, or a part of one.
 type function struct {
 	start, end uint64
-	// name is the name of an exported symbol at start; empty: there is none.
+	// name is the name of the exported symbol at the function's start; empty: there is none.
 	name string
 	kind reporter
 	// called is set if other code calls the function, or if code or data contains its address.
@@ -97,7 +97,7 @@ type code struct {
 	refs  []reference
 	sites []site
 	jumps []jump
-	// data are the functions to which the image's data points.
+	// The field data lists the functions to which the image's data points.
 	data []int32
 	// callees has the kinds of called addresses: of the reporters that the image defines, and of addresses at which no
 	// function starts.

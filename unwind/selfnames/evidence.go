@@ -12,9 +12,9 @@ type subject struct {
 	group
 	// exported is the name of the subject's symbol; empty: it has none.
 	exported string
-	// reports are the addresses of the function names with which the subject's code reports errors. Inlined functions
-	// report with their own names. mentions also contains such names to which the subject only has a pointer. Names of
-	// functions in headers are left out.
+	// The list reports has the addresses of the function names with which the subject's code reports errors. Inlined
+	// functions report with their own names. The list mentions also has the function names to which the subject only
+	// has a pointer. Names of functions in headers are left out.
 	reports, mentions []uint64
 	// The field own is the file with which the subject reports. The field file is the same file. If the subject does
 	// not report, file is the file that both neighbours have in common.

@@ -41,13 +41,15 @@ type Fact struct {
 // Names are the facts of one image. They are immutable and safe for concurrent use.
 type Names struct {
 	base uint64
-	// low are the lower 16 bits of the start addresses, relative to base, of the functions and parts without a symbol,
-	// in ascending order. blocks has, for each value of the upper bits, the index in low of the first such start.
+	// The list low has the lower 16 bits of the start addresses, relative to base, of the functions and parts without a
+	// symbol, in ascending order. The list blocks has, for each value of the upper bits, the index in low of the first
+	// start with these upper bits.
 	low    []uint16
 	blocks []uint32
 	facts  []uint16 // of each element of low: index into records, or into parts if partBit is set
 	parts  []uint32 // addresses of functions' entries, relative to base
-	// records are the distinct facts. They refer to strings by number: 1 is the first string in text, 0 is no string.
+	// records are the distinct facts. They refer to strings by number: 1 is the first string in the field text, 0 is no
+	// string.
 	records []record
 	text    string   // strings, each after a byte with its length
 	starts  []uint32 // offsets in text of every stride-th string

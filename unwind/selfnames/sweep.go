@@ -12,13 +12,14 @@ type effect struct {
 	// target is the target of a direct jump, branch or call. slot is the address of the word through which an
 	// indirect jump or call goes, if known.
 	target, slot uint64
-	// The register rd gets value (if set is true), or the sum of register rn and value (if copied is true). value is an
-	// address or a number. The registers in writes (bit n for register n) get unknown values before.
+	// The register rd gets the number in the field value (if the field set is true), or the sum of the register rn and
+	// this number (if the field copied is true). The number may be an address. Before that, the registers in the field
+	// writes (bit n for register n) get unknown values.
 	value       uint64
 	writes      uint32
 	rd, rn      uint8
 	set, copied bool
-	// page is set if value is the address of a page, to which a later instruction adds the offset.
+	// page is set if the field value is the address of a page, to which a later instruction adds the offset.
 	page   bool
 	flow   disasm.Flow
 	length uint8

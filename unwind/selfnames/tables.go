@@ -96,8 +96,8 @@ func (e *evidence) magic() int {
 	return 0
 }
 
-// sourceOf is a table during its comparison with an image, which belongs to the part module of PostgreSQL (see
-// serverFiles).
+// sourceOf is a table during its comparison with an image, which belongs to the part of PostgreSQL in the field module
+// (see serverFiles).
 type sourceOf struct {
 	*Source
 	module string

@@ -38,7 +38,7 @@ type Table struct {
 	// enclosing has, for each function, the index plus one of the nearest function before it that ends later; 0: none.
 	// If functions are nested, this is the next outer function.
 	enclosing []uint32
-	// nameEnds has the end of each function's name in names, which has all names in the order of addrs.
+	// nameEnds has the end of each function's name in the field names, which has all names in the order of addrs.
 	nameEnds []uint32
 	names    string
 }
@@ -82,8 +82,8 @@ func NewTable(images ...*elfimage.Image) (*Table, error) {
 // builder collects the candidates of all images.
 type builder struct {
 	all []candidate
-	// bytes is the size of the names, and input the size of the tables or of their files. A small file can have very
-	// many names that overlap.
+	// The field bytes is the size of the names, and the field input the size of the tables or of their files. A small
+	// file can have very many names that overlap.
 	bytes, input int64
 }
 

@@ -25,9 +25,9 @@ func DecideOnCall(caller Caller, pid int, facts Facts) (named bool, err error) {
 // names.
 const lookLimit = time.Second
 
-// AllowOnCall is Allow for a role with the grant for on-call staff, see DecideOnCall. If the worker cannot query the
-// server, for example because all its connections are taken, the role may get the stack without texts and names (named
-// is false).
+// AllowOnCall is like Allow, but for a role with the grant for on-call staff, see DecideOnCall. If the worker cannot
+// query the server, for example because all its connections are taken, the role may get the stack without texts and
+// names (named is false).
 func (p *Policy) AllowOnCall(ctx context.Context, caller Caller, pid int) (named bool, err error) {
 	if caller.Superuser {
 		return true, nil

@@ -36,7 +36,7 @@ func (v *onceValue) Set(text string) error {
 	return v.Value.Set(text)
 }
 
-// finishServerFlags makes two different -D an error, in cmd and all its subcommands.
+// finishServerFlags makes it an error to give -D twice with different directories, in cmd and all its subcommands.
 func finishServerFlags(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		finishServerFlags(sub)

@@ -29,7 +29,7 @@ type Limiter struct {
 	sweep  time.Time // time of the next search for idle roles
 }
 
-// bucket has the tokens that a role had at the time at.
+// bucket has the tokens that a role had at the time in the field at.
 type bucket struct {
 	tokens float64
 	at     time.Time

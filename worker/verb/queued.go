@@ -105,8 +105,8 @@ func started(c cluster.Cluster, server, here uint64) bool {
 	return difference == 0 || offset != 0 && (difference == 1 || difference == -1)
 }
 
-// allow checks the permission of the caller. A queued request has time, so allow retries for the time patience while
-// the worker cannot query the server.
+// allow checks the permission of the caller. A queued request has time, so allow retries for at most the duration
+// patience while the worker cannot query the server.
 func (s *Service) allow(ctx context.Context, req queue.Request) error {
 	permit := authz.Policy{Looker: s.cfg.Looker}
 	caller := authz.Caller{OID: req.Caller, Superuser: req.Superuser}

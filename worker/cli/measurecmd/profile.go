@@ -187,7 +187,7 @@ func (f *profileFlags) check(args []string) ([]int, error) {
 	return slices.Compact(pids), err
 }
 
-// filter returns the filter of the flags for samples.
+// filter returns the filter for samples that the flags define.
 func (f *profileFlags) filter() (clusterprofile.Filter, error) {
 	filter := clusterprofile.Filter{Users: f.users, Databases: f.databases, BackendTypes: f.backendTypes}
 	for _, text := range f.queryIDs {
