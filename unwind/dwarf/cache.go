@@ -62,7 +62,8 @@ type cached struct {
 // overhead is the memory of an entry in bytes without its value.
 const overhead = 256
 
-// get returns the value for the key. If it is missing, decode creates it and returns its size in bytes.
+// get returns the value for the key. If the value is missing, the callback decode creates it and returns its size in
+// bytes.
 func (c *Cache) get(key cacheKey, decode func() (any, int, error)) (any, error) {
 	e := c.entry(key)
 	e.once.Do(func() {
@@ -76,7 +77,7 @@ func (c *Cache) get(key cacheKey, decode func() (any, int, error)) (any, error) 
 	return e.value, e.err
 }
 
-// entry finds or makes an entry, and moves it to the front of order.
+// entry finds or makes an entry, and moves it to the front of the list order.
 func (c *Cache) entry(key cacheKey) *cached {
 	c.mu.Lock()
 	defer c.mu.Unlock()

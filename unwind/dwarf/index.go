@@ -59,7 +59,8 @@ func (x *index) sort() {
 	}
 }
 
-// find returns the numbers of the units that cover an address, first the unit whose range begins last.
+// find returns the numbers of the units that cover an address. The unit whose range begins nearest to the address comes
+// first.
 func (x *index) find(addr uint64) []uint32 {
 	i := sort.Search(len(x.spans), func(i int) bool { return x.spans[i].low > addr }) - 1
 	var units []uint32

@@ -32,8 +32,8 @@ type splitFile struct {
 	err  error
 }
 
-// entries returns the Data and the unit that have the entries of a unit: d and u themselves, or for a skeleton its
-// split file and split unit.
+// entries returns the Data and the unit that contain the entries of the unit u. These are d and u themselves or, for a
+// skeleton, its split file and its split unit.
 func (d *Data) entries(u *unit) (*Data, *unit, error) {
 	if !u.split {
 		return d, u, nil

@@ -185,7 +185,7 @@ func (m *Image) resolveExtended(first *section) {
 	}
 }
 
-// readSegments reads the program headers of type PT_LOAD, and whether there is a PT_INTERP.
+// readSegments reads the program headers of type PT_LOAD, and records whether there is a PT_INTERP.
 func (m *Image) readSegments() error {
 	h := &m.header
 	p, err := m.programHeaders()

@@ -110,8 +110,8 @@ func (f *activityFlags) trace(ctx context.Context, reader *state.Reader, s *mome
 	return t
 }
 
-// sameWait reports whether w, the wait of a session in a moment (nil: none), is the parameter of, the wait event that
-// was read with the session's stack.
+// sameWait reports whether two waits are equal: w, the wait of a session in a moment (nil: none), and of, the wait
+// event that was read with the session's stack.
 func sameWait(w *moment.Wait, of backtrace.Wait) bool {
 	if w == nil {
 		return of.Class == ""

@@ -61,9 +61,9 @@ func cutLast(text string) (before, after string, found bool) {
 // sampleClass has the texts that must be equal for samples to be added up.
 type sampleClass struct{ kind, waitType, waitEvent, db, user string }
 
-// bucketKey has all properties that must be equal for samples to be added up. from is the begin of the bucket, in
-// microseconds, query is the query id, and class is the index of the texts in buckets.classes. Keys without texts make
-// the many look-ups cheaper.
+// bucketKey has all properties that must be equal for samples to be added up. The field from is the begin of the
+// bucket, in microseconds. The field query is the query id, and the field class is the index of the texts in
+// buckets.classes. Keys without texts make the many look-ups cheaper.
 type bucketKey struct {
 	from, query int64
 	class       int

@@ -74,7 +74,7 @@ type historyChange struct {
 }
 
 // runCompare compares the totals of the span with the totals of another span of the same length, which begins at the
-// time before. It prints the differences.
+// time in the parameter before. It prints the differences.
 func (f *historyFlags) runCompare(ctx context.Context, out, errOut io.Writer, since, until, before time.Time) error {
 	r, id, err := f.reader()
 	if err != nil {
