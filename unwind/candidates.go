@@ -82,7 +82,8 @@ type leftCandidate struct {
 	next  Frame
 }
 
-// take sets w to the state after the step, and returns the caller.
+// take sets w to the state after the step, and returns the caller. The boolean result is always true, so that
+// stepCandidates can return the results of take.
 func (l *leftCandidate) take(w *walk, frame *Frame) (Frame, Stop, bool) {
 	*frame = l.frame
 	w.regs, w.low, w.row, w.chosen = l.after.regs, l.after.low, l.after.row, l.after.chosen

@@ -137,7 +137,8 @@ func (g *goFrame) stepRecord() (Frame, Stop) {
 }
 
 // restored finds the first instruction after the call that copies a register to the stack pointer. It returns the value
-// of that register. C functions preserve the register, so the value is known.
+// of that register. C functions preserve the register, so its value is normally known. The result is false if the value
+// is unknown or unaligned, or if there is no such instruction.
 func (g *goFrame) restored(after []byte) (uint64, bool) {
 	for i := range after {
 		p := after[i:]

@@ -119,8 +119,8 @@ func (p *behindProbe) enterSite(c call, ra, function, entry uint64) {
 	p.agree = p.agree && next == p.next && after.regs == p.after.regs
 }
 
-// returnsTo makes a step from the address site, where a possible caller would continue. ok is false if the step does
-// not lead to the return address ra.
+// returnsTo makes a step from the address site, where a possible caller would continue. t is the walk after the step,
+// and next is the frame to which the step leads. ok is false if the step does not lead to the return address ra.
 func (w *walk) returnsTo(site, ra uint64) (t walk, next Frame, ok bool) {
 	const cost = 8 // a step costs as much time as following 8 instructions
 	w.instructions -= cost

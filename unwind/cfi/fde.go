@@ -53,8 +53,9 @@ func (t *Table) find(pc uint64) (FDE, *cie, error) {
 	return FDE{}, nil, ErrNoFDE // not wrapped: code without call frame information is common
 }
 
-// findIn looks an address up in one section. It uses the header's search table as long as the table's pairs point to
-// FDEs with the same start address. After the first wrong pair it uses the index instead.
+// findIn looks an address up in one section. ok is false if no FDE covers the address. findIn uses the header's search
+// table as long as the table's pairs point to FDEs with the same start address. After the first wrong pair it uses the
+// index instead.
 func (t *Table) findIn(s sectionID, pc uint64) (f FDE, c *cie, ok bool, err error) {
 	if s == ehFrame && t.Searchable() {
 		start, addr, found := t.searchHeader(pc)

@@ -26,8 +26,8 @@ type index struct {
 
 type indexEntry struct{ start, off uint64 }
 
-// findIndexed looks an address up in a section's index. If no FDE covers the address, the error is the field err of the
-// index.
+// findIndexed looks an address up in a section's index. If no FDE covers the address, the boolean result is false, and
+// the error is the field err of the index.
 func (t *Table) findIndexed(s sectionID, pc uint64) (FDE, *cie, bool, error) {
 	ix := &t.index[s]
 	ix.once.Do(func() { t.buildIndex(s, ix) })

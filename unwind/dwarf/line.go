@@ -76,7 +76,7 @@ func (d *Data) callFile(u *unit, c *call) (string, error) {
 	return t.path(c.file), err
 }
 
-// find returns the row for an address.
+// find returns the row for an address. The result is false if there is none.
 func (t *lines) find(addr uint64) (row, bool) {
 	i := sort.Search(len(t.sequences), func(i int) bool { return t.sequences[i].low > addr }) - 1
 	if i < 0 || !t.sequences[i].holds(addr) {

@@ -134,7 +134,7 @@ func (o *JITObject) Holds(addr uint64) bool {
 }
 
 // Function returns the function whose symbol covers an address. If a function lies inside another function, it returns
-// the inner one.
+// the inner function. The result is false if there is none.
 func (o *JITObject) Function(addr uint64) (JITFunction, bool) {
 	const maxOverlap = 8
 	i := sort.Search(len(o.functions), func(i int) bool { return o.functions[i].Start > addr })

@@ -189,9 +189,9 @@ func (t *Table) enclosingOf(i int) uint32 {
 // end returns the address after function i. It cannot overflow, because newCandidate has rejected such functions.
 func (t *Table) end(i int) uint64 { return t.addrs[i] + uint64(t.sizes[i]) }
 
-// Lookup returns the function that contains addr, the innermost one if there are several. fdeStart and fdeEnd are the
-// range of addr in the call frame information. The function must begin inside this range. If there is no range, fdeEnd
-// is 0.
+// Lookup returns the function that contains addr, the innermost if there are several. The result is false if there is
+// none. fdeStart and fdeEnd are the range of addr in the call frame information. The function must begin inside this
+// range. If there is no range, fdeEnd is 0.
 func (t *Table) Lookup(addr, fdeStart, fdeEnd uint64) (Symbol, bool) {
 	i, found := slices.BinarySearch(t.addrs, addr)
 	if found {

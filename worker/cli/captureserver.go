@@ -109,8 +109,9 @@ func (s *sessions) end(titles map[int]string) {
 	}
 }
 
-// holder returns the mode of the lock for which a process waits, and the process that holds this lock. x and y are the session
-// before and after the capture. Both results are empty unless x and y have the same wait.
+// holder describes the lock for which a process waits. mode is the mode in which the process wants the lock, and holder
+// is the process that holds the lock. x and y are the session before and after the capture. Both results are empty
+// unless x and y have the same wait.
 func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, holder string) {
 	held := func(b moment.Blocker) bool { return b.Held != "" && !b.Queued }
 	i := slices.IndexFunc(y.Blockers, held)

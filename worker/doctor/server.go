@@ -330,6 +330,7 @@ func query(ctx context.Context, c cluster.Cluster, o Options, f func(context.Con
 }
 
 // extension finds the extension in the database of the connection, and compares its version with the files on the host.
+// installed is set if the database has the extension.
 func extension(ctx context.Context, conn *pgx.Conn, p *place) (f finding, installed bool, err error) {
 	var version, available, role string
 	err = conn.QueryRow(ctx, `SELECT current_user, e.extversion, coalesce(a.default_version, e.extversion)

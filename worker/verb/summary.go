@@ -49,7 +49,7 @@ func (s *Service) summaryRows(ctx context.Context, req spool.Request) ([][]strin
 // maxBucket is the longest bucket. The SQL function has the same limit.
 const maxBucket = 366 * 24 * time.Hour
 
-// cutLast splits a text at its last space.
+// cutLast splits a text at its last space. found is false if it has no space.
 func cutLast(text string) (before, after string, found bool) {
 	at := strings.LastIndexByte(text, ' ')
 	if at < 0 {
