@@ -87,7 +87,7 @@ type sections struct {
 	info, abbrev, str, lineStr, strOffsets, addr, line, ranges, rnglists, aranges section
 }
 
-// each calls f for every section, with its number and its name.
+// each calls the callback f for every section, with its number and its name.
 func (s *sections) each(f func(i uint64, s *section, name string)) {
 	for i, p := range []struct {
 		to   *section

@@ -203,7 +203,8 @@ func relative(m *elfimage.Image) relocations {
 	return relocations{data: data, order: m.Order(), typ: typ}
 }
 
-// each calls f with the address of each relocated word, and the link-time address that the word stands for.
+// each calls the callback f with the address of each relocated word, and the link-time address that the word stands
+// for.
 func (r relocations) each(f func(at, value uint64)) {
 	const size = 24 // of an entry
 	for data := r.data; len(data) >= size; data = data[size:] {

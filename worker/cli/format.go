@@ -16,7 +16,8 @@ var formats = []string{
 	console.FormatText, console.FormatJSON, console.FormatBrief, console.FormatShort, console.FormatFolded, console.FormatPprof, console.FormatSpeedscope, console.FormatHTML, console.FormatCompressed,
 }
 
-// print prints a trace. It prints nothing with --stats, and with a format that counts the stacks of all rounds; see total.
+// print prints a trace. It prints nothing with --stats, and with a format that counts the stacks of all rounds; see the
+// method total.
 func (r *rounds) print(t *backtrace.Trace) error {
 	if r.stats {
 		return nil

@@ -238,7 +238,8 @@ func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Wri
 	return failed, nil
 }
 
-// server prints all processes of a server that execute a plan or a utility command. whole is set if all plans are complete.
+// server prints all processes of a server that execute a plan or a utility command. The result whole is set if all
+// plans are complete.
 func (r *planRun) server(ctx context.Context, dir string, heading bool, out io.Writer) (whole bool, err error) {
 	c, err := cluster.ByDataDir(dir)
 	if err != nil {

@@ -278,7 +278,7 @@ func (f *waitsFlags) measure(
 }
 
 // reopen begins to time the server that runs in the data directory now. If that fails, because the server does not run
-// yet, the provider is nil, and the result is the parameter server.
+// yet, reopen returns a nil provider and its parameter server.
 func (f *waitsFlags) reopen(server *waitevent.Server, o waits.Options) (waits.Provider, *waitevent.Server) {
 	c, err := f.cluster(nil)
 	if err != nil {
