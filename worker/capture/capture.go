@@ -52,8 +52,8 @@ type Config struct {
 	// Kept, if not nil, returns the folder in which names and lines are kept for the next run of this program.
 	Kept func() buildcache.Folder
 	// Scanning, if not nil, is called before the code of a stripped server is scanned for names that are then kept in
-	// the folder. The returned function is called at the end, with the error because of which the names are not kept,
-	// or nil. Neither function may block.
+	// the folder. The function ended that it returns is called after the scan, with the error because of which the
+	// names are not kept, or nil. Neither function may block.
 	Scanning func(image, folder string) (ended func(error))
 	// Report, if not nil, is called once for each image with the error because of which names or lines are missing,
 	// such as a damaged debug file. It must not block.
@@ -157,7 +157,7 @@ func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options
 	})
 }
 
-// capture is Capture without sharing. It calls taken after each snapshot: see sharedWork.
+// capture is Capture without the sharing of captures. It calls the callback taken after each snapshot: see sharedWork.
 func (c *Capturer) capture(
 	ctx context.Context, target process.Target, o Options, taken func(),
 ) (*backtrace.Trace, error) {

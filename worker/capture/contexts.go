@@ -110,7 +110,7 @@ func (c *Capturer) memoryContexts(
 func (c *Capturer) memoryServer(key naming.ProcessKey) (*memctx.Server, uint64, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.PID))
 	if err != nil {
-		// ReadMemory returns the cause as an error.
+		// ReadMemory fails for the same reason, and returns it as an error of package process.
 		_, err = process.ReadMemory(key.PID, 0, make([]byte, 1))
 		return nil, 0, err
 	}

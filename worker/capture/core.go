@@ -131,7 +131,7 @@ type moduleKey struct {
 	exe  bool
 }
 
-// openedFile is an open file with an image of the core.
+// openedFile is an open file, and the module with the image in this file.
 type openedFile struct {
 	module *symbolize.Module
 	file   openFile
@@ -235,8 +235,8 @@ func (r *reader) load(m *corefile.Mapped) {
 	}
 }
 
-// again adds an open file that is also mapped at another address. It does not open the file again, because a core can
-// list a file very often.
+// again adds a file that is open already to the loaded images, at another address at which the process had mapped it.
+// It does not open the file again, because a core can list a file very often.
 func (r *reader) again(m *corefile.Mapped, file string, opened openedFile) error {
 	bias, how, err := r.core.Check(m, opened.module.Image)
 	if err != nil {
@@ -276,7 +276,7 @@ func (r *reader) checkExe() {
 	}
 }
 
-// add adds an image to loaded.
+// add adds an image to the field loaded.
 func (r *reader) add(m *corefile.Mapped, mod *symbolize.Module, bias uint64, file io.ReaderAt) {
 	c := loadedImage{path: m.Path, module: mod, bias: bias, file: file}
 	if m.Exe {

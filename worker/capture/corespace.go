@@ -91,7 +91,8 @@ func (r *reader) memoryMappings() []process.Mapping {
 	return maps
 }
 
-// overlay adds to base the parts of more that lie outside it. base must be sorted and must not overlap.
+// overlay returns the mappings of base, and the parts of the mappings in more that lie outside base. base must be
+// sorted, and its mappings must not overlap.
 func overlay(base, more []process.Mapping) []process.Mapping {
 	more = slices.Clone(more)
 	slices.SortStableFunc(more, func(a, b process.Mapping) int { return cmp.Compare(a.Start, b.Start) })

@@ -68,9 +68,9 @@ func dumpedUser(f *os.File) (uid int, ok bool) {
 }
 
 // openCoreFile returns a core file that can be read at any position, which the unwinder needs. It writes a compressed
-// core, or a core from a pipe, to a temporary file without a name, and closes f. If the stream ends early, damage has
-// the reason, and the file has the data before the end. stored is the size of the input (the file or the stream, before
-// expansion), in bytes.
+// core, or a core from a pipe, to a temporary file without a name, and closes f. If the stream ends early, the result
+// damage is the reason, and core has the data before the end. stored is the size of the input (the file or the stream,
+// before expansion), in bytes.
 func openCoreFile(name string, f *os.File) (core *os.File, stored int64, damage, err error) {
 	head, stream, err := peek(f)
 	if err != nil {
@@ -100,7 +100,7 @@ func openCoreFile(name string, f *os.File) (core *os.File, stored int64, damage,
 	return core, space.Input(), damage, err
 }
 
-// peek returns up to four bytes from the start of a file, and a reader of the whole file.
+// peek returns up to four bytes from the start of a file (head), and a reader of the whole file (all).
 func peek(f *os.File) (head []byte, all io.Reader, err error) {
 	head = make([]byte, 4)
 	if seekable(f) {
@@ -203,8 +203,9 @@ func spoolCore(name string, stream io.Reader, space *budget.Budget) (f *os.File,
 // errNoRoom means that the file system has too little space for the core, or that the core is too large.
 var errNoRoom = errors.New("no room for the core")
 
-// copySparse copies a stream to f, and leaves holes for blocks of zeros. damage is the reason if the stream ended
-// early. err is the reason if the data could not be written.
+// copySparse copies a stream to f, and leaves holes for blocks of zeros. It writes at most room bytes. The result size
+// includes the holes. damage is the reason if the stream ended early. err is the reason if the data could not be
+// written.
 func copySparse(f *os.File, stream io.Reader, room int64, space *budget.Budget) (size int64, damage, err error) {
 	block, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
 	written := int64(0)

@@ -57,7 +57,7 @@ func (c *Capturer) Goroutines(ctx context.Context, target process.Target, o Opti
 	return best, nil
 }
 
-// pauseFor waits for a time. If ctx ends before, it returns ctx's error.
+// pauseFor waits for the time d. If ctx ends during this time, it returns ctx's error.
 func pauseFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -116,8 +116,8 @@ func (c *Capturer) goThreads(snap *snapshot.Snapshot) map[int]naming.GoThread {
 	return out
 }
 
-// runsGo reports whether the process has shown frames in Go code, in this capture or before. With a stop, more of such
-// a stack can be walked.
+// runsGo reports whether the process has shown frames in Go code, in this capture or before. If so, a capture with a
+// stop can follow more of the stack than a capture without a stop.
 func (r *run) runsGo(b *built) bool {
 	for _, u := range b.used {
 		if f := b.space.Resolve(u.Mapping); f.Module != nil && b.space.IsGo(f.Module) {

@@ -58,8 +58,8 @@ func newPrograms() *programs {
 }
 
 // serverProcess returns the facts about the server program of a process; empty if the process cannot be read. The first
-// call for a process reads its mappings. same means that the caller has just compared the mappings, so the process
-// still runs the same program.
+// call for a process reads its mappings. The parameter same is set if the caller has just compared the mappings, so
+// that the process still runs the same program.
 func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess {
 	if key.StartTime == 0 {
 		return serverProcess{}
@@ -194,8 +194,8 @@ func derefs(wanted []levels.Deref) []snapshot.Deref {
 	return out
 }
 
-// read adds the data from PostgreSQL's memory to a trace: wait event, query and levels. walked are the frames of the
-// first thread, which t.Threads[0] has with names.
+// read adds the data from PostgreSQL's memory to a trace: wait event, query and levels. The parameter walked has the
+// frames of the first thread. t.Threads[0] has the same frames with names.
 func (p *serverProcess) read(t *backtrace.Trace, snap *snapshot.Snapshot, walked []unwind.Frame, space *naming.Space) {
 	i := -1
 	t.Unrecognised = p.unknown

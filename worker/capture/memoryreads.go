@@ -35,9 +35,9 @@ func newMemoryReads() *memoryReads {
 	}
 }
 
-// begin waits until no other read of the process is in progress, and then for a place. If it returns no error, the
-// caller must call end. If another read of the process was abandoned, the error is process.ErrUnreachable. If ctx ends,
-// it is ctx's error.
+// begin waits until no other read of the process is in progress, and then for one of the maxMemoryReads places. If it
+// returns no error, the caller must call end. If another read of the process was abandoned, the error is
+// process.ErrUnreachable. If ctx ends, begin returns ctx's error.
 func (m *memoryReads) begin(ctx context.Context, key naming.ProcessKey, since time.Time) (*memoryRead, error) {
 	for {
 		m.mu.Lock()

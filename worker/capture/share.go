@@ -47,13 +47,13 @@ type sharedCapture struct {
 	err   error
 }
 
-// sharedWork is the function that captures. It calls taken after each snapshot. After the first call of taken, no
-// caller can join the capture.
+// sharedWork is the function that captures. It calls the callback taken after each snapshot. After the first call of
+// taken, no caller can join the capture.
 type sharedWork func(ctx context.Context, taken func()) (*backtrace.Trace, error)
 
-// do joins the capture in progress for q, or runs capture if there is none. If a caller's context is canceled, the
-// caller returns and the capture continues for the others. When the contexts of all callers are canceled, do cancels
-// the capture. The first caller returns only when the capture has ended.
+// do joins the capture in progress for q. If there is none, do calls the function capture. If a caller's context is
+// canceled, the caller returns and the capture continues for the others. When the contexts of all callers are canceled,
+// do cancels the capture. The first caller returns only when the capture has ended.
 func (s *sharing) do(ctx context.Context, q requestKey, capture sharedWork) (*backtrace.Trace, error) {
 	s.mu.Lock()
 	if c := s.active[q]; c != nil {
@@ -116,8 +116,9 @@ func unreachable(pid int, since time.Time) error {
 	return &observe.Error{PID: pid, After: time.Since(since), Attempts: 1, Blocked: process.ErrUnreachable}
 }
 
-// acquire waits until fewer captures than Config.Concurrency run. release ends the capture's place. A capture that
-// takes longer than limit is assumed to block in the kernel, and loses its place.
+// acquire waits until fewer captures than Config.Concurrency run, and takes a place. The function release that it
+// returns gives the place back. A capture that takes longer than limit is assumed to block in the kernel, and loses its
+// place.
 func (c *Capturer) acquire(ctx context.Context, limit time.Duration) (release func(), err error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err

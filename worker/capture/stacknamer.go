@@ -78,11 +78,12 @@ func (n *StackNamer) Watch() (end func()) { return n.capturer.processes.WatchGen
 
 // Name unwinds and names a stack of a process. Equal stacks of one StackSpace have the same result, and callers must
 // not change it. complete is false if the walk ended before the end of the stack and before the limit of frames, or if
-// a frame is guessed: the process may have changed its mappings since the space was made.
+// a frame is guessed (see the function guessed). The process may then have changed its mappings since the space was
+// made.
 //
-// memory is further memory of the process, copied at the same moment as the stack: variables of a PostgreSQL server,
-// and the memory to which they point. If this memory shows functions of PL/pgSQL, they become levels of the frames.
-// Name reads no other state of PostgreSQL.
+// The parameter memory has further memory of the process, copied at the same moment as the stack: variables of a
+// PostgreSQL server, and the memory to which they point. If this memory shows functions of PL/pgSQL, they become levels
+// of the frames. Name reads no other state of PostgreSQL.
 func (n *StackNamer) Name(
 	sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack,
 ) (named *backtrace.Thread, complete bool) {
@@ -172,8 +173,9 @@ func (n *StackNamer) name(
 	return named, complete
 }
 
-// guessed reports whether a frame is the caller of a jump to an address without code (unwind.ByReturnAddress). The
-// address may belong to a library that the process has loaded since its mappings were read.
+// guessed reports whether the function of a frame called an address at which the mappings show no code. Such a frame is
+// found by the return address (unwind.ByReturnAddress). The code at the called address may belong to a library that the
+// process has loaded since its mappings were read.
 func guessed(f unwind.Frame) bool { return f.Method == unwind.ByReturnAddress }
 
 // Shorten makes Name shorten new stacks from now on, as if half of StackNamerOptions.MaxBytes were used.
@@ -224,8 +226,8 @@ func (n *StackNamer) keep(sp *StackSpace, t *backtrace.Thread, space *naming.Spa
 	return t
 }
 
-// addLevels returns the stack of the last walk with the PL/pgSQL functions that memory shows as levels. It does not
-// change named. It returns named if there are no such functions.
+// addLevels returns the stack of the last walk with levels: the PL/pgSQL functions that the parameter memory shows. It
+// does not change named. If there are no such functions, it returns named.
 func (n *StackNamer) addLevels(
 	sp *StackSpace, space *naming.Space, named *backtrace.Thread, th *snapshot.Thread, memory []snapshot.Stack,
 ) *backtrace.Thread {

@@ -105,7 +105,7 @@ const (
 	terminalInput, consoleInput     = 0x5412, 0x541c // TIOCSTI, TIOCLINUX
 )
 
-// otherThan is a case in which an argument has none of the values.
+// otherThan returns the checks of a case in which an argument has none of the values.
 func otherThan(argument uint32, values ...uint64) []check {
 	checks := make([]check, 0, len(values))
 	for _, v := range values {
@@ -120,9 +120,9 @@ type rule struct {
 	cases  [][]check
 }
 
-// rules returns the calls that are allowed only with certain arguments. own is the id of this process. With other
-// arguments the worker could end another process of the same user by a signal or by a limit of processor time, or slow
-// it down.
+// rules returns the calls that are allowed only with certain arguments. The parameter own is the id of this process.
+// With other arguments the worker could end another process of the same user by a signal or by a limit of processor
+// time, or slow it down.
 func (m machine) rules(own int) []rule {
 	request := func(number uint64) check { return check{argument: 0, value: number} }
 	self := check{argument: 0, value: uint64(own)}

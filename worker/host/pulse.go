@@ -5,16 +5,17 @@ import "time"
 // AlignedInterval is the time between two moments at which AlignedDelay lets periodic work run.
 const AlignedInterval = 2 * time.Second
 
-// firstMoment is the first such moment, by the monotonic clock; the others follow at AlignedInterval.
+// firstMoment is the first moment at which AlignedDelay lets periodic work run, by the monotonic clock. The next
+// moments follow at intervals of AlignedInterval.
 //
 //nolint:gochecknoglobals // the moments are the program's
 var firstMoment = time.Now()
 
-// AlignedDelay returns a duration near d, after which a moment comes: a multiple of AlignedInterval after firstMoment.
-// If d is shorter than AlignedInterval, it returns d.
+// AlignedDelay returns a duration near d that ends at such a moment: firstMoment plus a multiple of AlignedInterval. If
+// d is shorter than AlignedInterval, it returns d.
 func AlignedDelay(d time.Duration) time.Duration { return alignedDelay(time.Since(firstMoment), d) }
 
-// alignedDelay is AlignedDelay at the time now, measured from firstMoment.
+// alignedDelay does the work of AlignedDelay. The parameter now is the time since firstMoment.
 func alignedDelay(now, d time.Duration) time.Duration {
 	if d < AlignedInterval {
 		return d

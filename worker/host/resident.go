@@ -10,8 +10,9 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// AllowLock raises the limit for LockMemory (RLIMIT_MEMLOCK in getrlimit(2)), which survives a change of user. It needs
-// root (CAP_SYS_RESOURCE). Without this capability it returns an error and the existing limit stays, 8 MB by default.
+// AllowLock raises the limit of the memory that LockMemory may lock (RLIMIT_MEMLOCK in getrlimit(2)). The new limit
+// stays when the process changes its user. AllowLock needs root (CAP_SYS_RESOURCE). Without this capability it returns
+// an error and the existing limit stays, 8 MB by default.
 func AllowLock() error {
 	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: lockLimit, Max: lockLimit})
 }

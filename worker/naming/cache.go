@@ -108,7 +108,8 @@ func (c *Cache) ForgetMaps(key ProcessKey) {
 	}
 }
 
-// KnownMaps has the mappings of one process. All fields except kept are immutable once the KnownMaps is in the cache.
+// KnownMaps has the mappings of one process. All fields except the field kept are immutable once the KnownMaps is in
+// the cache.
 type KnownMaps struct {
 	Snapshot *snapshot.MapsSnapshot
 	maps     []process.Mapping
@@ -117,9 +118,10 @@ type KnownMaps struct {
 	kept atomic.Int64 // when the last capture that used them began, Unix time in ns
 }
 
-// Maps returns the cached mappings of a process, or nil. Reading them takes longer than all other parts of a capture
-// together. A capture compares the mappings that it uses with those of the live process (see Check): the mappings of
-// the last walk before the stop, and others after the stop.
+// Maps returns the cached mappings of a process, or nil. Without the cache, reading the mappings would take longer than
+// all other parts of a capture together. A capture compares the cached mappings that it uses with those of the live
+// process (see Check). It compares the mappings of the last walk before the stop, and the other mappings after the
+// stop.
 func (c *Cache) Maps(key ProcessKey) *KnownMaps {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,8 +131,8 @@ func (c *Cache) Maps(key ProcessKey) *KnownMaps {
 	return nil
 }
 
-// KeepMaps caches the mappings that a capture has read. used are the mappings in which its walks had frames, and
-// began is the time at which the capture began.
+// KeepMaps caches the mappings that a capture has read. The parameter used lists the mappings in which its walks had
+// frames, and began is the time at which the capture began.
 func (c *Cache) KeepMaps(key ProcessKey, snap *snapshot.Snapshot, used []Usage, began time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

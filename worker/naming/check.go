@@ -66,10 +66,10 @@ func (c *Check) UnchangedWithTimeout(l *KnownMaps, now time.Time) bool {
 }
 
 // responsivePeriod is how long after a capture a process is queried without a timeout. A timeout needs another
-// goroutine, which is slower and wakes further threads, which makes the pause longer.
+// goroutine. That is slower and wakes further threads, so the pause is longer.
 const responsivePeriod = time.Second
 
-// lastUsedUnchanged reports, before the stop, whether the mappings that were used last are unchanged.
+// lastUsedUnchanged reports, before the stop, whether the mappings that the last walk used are unchanged.
 func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
 	if c.File == nil {
 		return false
@@ -83,7 +83,7 @@ func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
 	return true
 }
 
-// Unchanged compares the mappings that were not compared before the stop.
+// Unchanged reports whether the mappings in used are unchanged. It skips mappings that were compared before the stop.
 func (c *Check) Unchanged(maps []process.Mapping, used []Usage) (bool, error) {
 	if !process.Guard.Begin(c.PID) {
 		return false, process.ErrUnreachable
@@ -104,8 +104,8 @@ func (c *Check) unchangedNow(maps []process.Mapping, used []Usage) (bool, error)
 	return true, nil
 }
 
-// same reports whether the process still has the mapping m and, if id is not empty, an image with this build-id there.
-// The same file is not enough: a file that was overwritten keeps its inode, but its build-id changes.
+// same reports whether the process still has the mapping m. If id is not empty, the image in the mapping must also have
+// this build-id. The same file is not enough: a file that was overwritten keeps its inode, but its build-id changes.
 func (c *Check) same(m *process.Mapping, id string) (bool, error) {
 	if m.Path == "[vsyscall]" {
 		return true, nil // it has the same address in every process, and the kernel has no mapping for it
@@ -127,7 +127,7 @@ func (c *Check) same(m *process.Mapping, id string) (bool, error) {
 	return now.SameMemory(m) && (idNow == "" || idNow == id), nil
 }
 
-// UsedBy adds the mappings in which the frames lie to used, which is sorted.
+// UsedBy adds the mappings in which the frames lie to the list used, which is sorted by index, and returns the list.
 func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 	for i := range frames {
 		m := sp.Mapping(frames[i].Lookup())
@@ -147,9 +147,9 @@ func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 	return used
 }
 
-// StillMapped reports, after the stop, whether walks that used cached mappings are correct. If a walk reached the end
-// of the stack or its frame limit (trusted), only the mappings of its frames matter. Another walk may have ended
-// because of a missing mapping, so StillMapped then compares all mappings.
+// StillMapped reports, after the stop, whether walks that used cached mappings are correct. The parameter trusted is
+// set if no walk ended for a reason that other mappings could change. Then only the mappings of the frames (used)
+// matter. Otherwise a walk may have ended because of a missing mapping, so StillMapped compares all mappings.
 func (c *Check) StillMapped(maps []process.Mapping, used []Usage, trusted bool) (bool, error) {
 	if !process.Guard.Begin(c.PID) {
 		return false, process.ErrUnreachable

@@ -64,7 +64,7 @@ type JITLocations struct {
 	Pieces      []snapshot.Range
 }
 
-// Add merges the results of another search. It returns false if they have no new memory to copy.
+// Add adds the results of another search, o. It returns false if o has no new memory to copy.
 func (w *JITLocations) Add(o *JITLocations) bool {
 	before := len(w.Pieces)
 	for _, d := range o.descriptors {

@@ -14,8 +14,9 @@ import (
 type GoProgram struct {
 	version string
 	runtime *golang.Runtime
-	// first is the index in GoPlan.Blocks of the program's first block, the header of the list of goroutines. Two
-	// blocks for each goroutine of all follow: its structure and its stack. The last blocks are structures of threads.
+	// all has the addresses of the goroutines. The field first is the index in GoPlan.Blocks of the program's first
+	// block, the header of the list of goroutines. Two blocks for each goroutine in all follow: its structure and its
+	// stack. The last blocks are structures of threads.
 	first int
 	all   []uint64
 	// total is the length of the list. left is the number of goroutines beyond the limit of one stop.

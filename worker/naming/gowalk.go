@@ -106,7 +106,8 @@ type GoThread struct {
 	Registers arch.Registers
 }
 
-// All appends the goroutines of all programs to t. It returns how many are missing or have no stack.
+// All appends the goroutines of all programs to t. The result missed is the number of goroutines that are missing or
+// have no stack.
 func (w *GoWalk) All(t *backtrace.Trace, programs []GoProgram, p *GoPlan) (missed int) {
 	for i := range programs {
 		t.Go = programs[i].version
@@ -117,11 +118,12 @@ func (w *GoWalk) All(t *backtrace.Trace, programs []GoProgram, p *GoPlan) (misse
 	return missed
 }
 
-// list appends the goroutines of one program. It returns how many are missing or have no stack.
+// list appends the goroutines of one program. The result missed is the number of goroutines that are missing or have no
+// stack.
 func (w *GoWalk) list(t *backtrace.Trace, p *GoProgram, plan *GoPlan) (missed int) {
 	t.GoroutinesLeftOut += p.left
 	if head := w.block(p.first).Data; head != nil {
-		// Goroutines created after the list was read.
+		// Count the goroutines that were created after the list was read.
 		missed += int(w.Arch.Order.Uint64(head[8:])) - p.total
 	}
 	for i, addr := range p.all {

@@ -57,7 +57,8 @@ type LaterStore struct {
 	next atomic.Int64 // when the next look at a process may begin, Unix time in ns
 }
 
-// look runs a look at a process. During the pause after the last look it only returns false.
+// look calls the function run, which looks at a process. During the pause after the last look it does not call run, and
+// returns false.
 func (s *LaterStore) look(run func()) bool {
 	began := time.Now()
 	if began.UnixNano() < s.next.Load() {
@@ -75,7 +76,7 @@ type Later struct {
 	store     *LaterStore
 	pid       int
 	startTime uint64
-	// read and maps read the process. Tests replace them.
+	// The functions read and maps read the memory and the mappings of the process. Tests replace them.
 	read symbolize.MemoryReader
 	maps func() ([]process.Mapping, error)
 
@@ -152,9 +153,9 @@ func (l *Later) known(addr uint64) (found []*laterImage) {
 	return found
 }
 
-// At returns the candidates for the code at an address, the most recent first. With search it compares the candidates
-// with the process, if the last look was longer ago than laterInterval. If the process has none of them, At searches
-// for its code.
+// At returns the candidates for the code at an address, the most recent first. If the parameter search is set, At also
+// compares the candidates with the process, if the last look was longer ago than laterInterval. If the process has none
+// of them, At searches for its code.
 func (l *Later) At(addr uint64, search bool) []unwind.Candidate {
 	found := l.known(addr)
 	if now := time.Now(); search && len(found) > 0 && now.UnixNano()-l.wanted.Load() > (watchFor/2).Nanoseconds() {
@@ -286,7 +287,7 @@ func anonymousCode(m *process.Mapping) bool {
 	return m.Inode == 0 && m.Path == "" && m.Perms&process.Exec != 0
 }
 
-// sections finds the .eh_frame sections in the data of a mapping.
+// sections calls the callback found for each .eh_frame section in the data of a mapping.
 func (p *JITProcess) sections(start uint64, data []byte, found func(at symbol.JITSpan, table *cfi.Table)) {
 	for off := 0; off+maxCIE <= len(data); {
 		rest := data[off:]

@@ -16,10 +16,10 @@ const (
 	maxCIE      = 64      // bytes of a CIE; compilers make some 20
 )
 
-// searchFrames searches for the .eh_frame section that describes addr. code is the index of the mapping with addr,
-// which has no file. PostgreSQL compiles queries with LLVM, which puts the section into read-only memory, as near to
-// the code as possible. So the nearest mappings are searched first. A section is accepted if one of its entries covers
-// the address, and the code of this entry lies in the mapping code.
+// searchFrames searches for the .eh_frame section that describes addr. The parameter code is the index of the mapping
+// that contains addr, which has no file. PostgreSQL compiles queries with LLVM, which puts the section into read-only
+// memory, as near to the code as possible. So the nearest mappings are searched first. A section is accepted if one of
+// its entries covers the address, and the code of this entry lies in the same mapping as addr.
 func (p *JITProcess) searchFrames(memory symbolize.MemoryReader, code int, addr uint64) (symbol.JITSpan, bool) {
 	left, mappings := uint64(maxSearched), maxMappings
 	for d := 1; d < len(p.Maps) && mappings > 0; d++ {
@@ -88,7 +88,8 @@ func (p *JITProcess) describes(memory symbolize.MemoryReader, section symbol.JIT
 	return i >= 0 && t != nil && covers(t, &p.Maps[i], addr)
 }
 
-// covers reports whether a table has an entry for the address, and the code of this entry lies inside the mapping code.
+// covers reports whether a table has an entry for the address, and the code of this entry lies inside one mapping, the
+// parameter code.
 func covers(t *cfi.Table, code *process.Mapping, addr uint64) bool {
 	f, err := t.Find(addr)
 	return err == nil && f.Start >= code.Start && f.End <= code.End

@@ -58,8 +58,8 @@ func (sp *Space) Find(addr uint64) (unwind.Module, bool) {
 }
 
 // ReadLater makes the space read generated code from the live process, if the copied memory does not have call frame
-// information for it. samples is set for stacks that the kernel has copied some time ago: the mappings may have changed
-// since.
+// information for it. The parameter samples is set for stacks that the kernel has copied some time ago: the mappings
+// may have changed since.
 func (sp *Space) ReadLater(samples bool) {
 	sp.readLater = sp.later != nil && sp.Memory == nil
 	sp.samples = samples

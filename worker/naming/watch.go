@@ -13,7 +13,7 @@ const watchFor = 2 * time.Second
 type watcher struct {
 	mu      sync.Mutex
 	callers int
-	kick    chan struct{} // receives when a process is added to wanted; nil without callers
+	kick    chan struct{} // receives a value when a process is added to wanted; nil while no caller needs the watcher
 	wanted  map[*Later]time.Time
 }
 

@@ -22,7 +22,8 @@ var started = os.Geteuid()
 // without any of these.
 func Own() Folder { return own(os.Getenv, os.Geteuid(), os.Geteuid() == started) }
 
-// own is Own for the user uid. sinceStart means that the environment belongs to this user.
+// own is Own for the user uid. The parameter sinceStart is set if the program was started as this user. Otherwise the
+// environment belongs to another user.
 func own(getenv func(string) string, uid int, sinceStart bool) Folder {
 	if uid == 0 {
 		return rootFolder

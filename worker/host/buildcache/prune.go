@@ -52,7 +52,9 @@ func prune(dir *os.File, files int, bytes int64) error {
 	return nil
 }
 
-// abandoned reports whether a program that was writing a file since then must have ended.
+// abandoned reports whether the program that was writing a temporary file must have ended. since is the time of the
+// last write. A program needs less than an hour for a file. A time more than an hour ahead comes from a wrong clock,
+// and also counts as abandoned.
 func abandoned(since time.Time) bool {
 	const longest = time.Hour
 	age := time.Since(since)

@@ -67,7 +67,8 @@ func (d *Dir) Close() error {
 	return d.f.Close()
 }
 
-// Socket returns a path by which a unix socket can be connected to until done is called.
+// Socket returns a path by which a unix socket can be connected to (reach). The path is valid until the caller calls
+// the function done.
 func Socket(path string) (reach string, done func(), err error) {
 	if _, _, ok := Split(path); !ok {
 		return path, func() {}, nil

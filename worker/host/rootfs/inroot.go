@@ -130,8 +130,8 @@ func (p *place) openAt(flags int) (*os.File, error) {
 	return f, err
 }
 
-// find opens a path with O_PATH, which needs no right to read the file and has no effect on the file. as is the user
-// whose ids it used for the walk.
+// find opens a path with O_PATH, which needs no right to read the file and has no effect on the file. The result as is
+// the user whose ids find used for the walk.
 func (u User) find(path string, flags int) (f *os.File, as User, err error) {
 	p, err := u.at(path)
 	if err != nil {
@@ -148,7 +148,8 @@ func (u User) find(path string, flags int) (f *os.File, as User, err error) {
 	return f, p.user, err
 }
 
-// regular opens a place for reading if it is a regular file and accept, if not nil, accepts it.
+// regular opens a place for reading. It returns an error if the place is not a regular file. If the callback accept is
+// not nil, regular also returns the error of this callback.
 func (p *place) regular(flags int, accept func(*unix.Stat_t) error) (f *os.File, err error) {
 	open := func() (err error) {
 		f, err = p.readable(flags, accept)
@@ -160,8 +161,9 @@ func (p *place) regular(flags int, accept func(*unix.Stat_t) error) (f *os.File,
 	return p.readable(flags, p.user.mayRead(accept))
 }
 
-// mayRead returns a function that accepts a file if the user may read it as its owner or as any user, and accept
-// accepts it. It is for a root process without the capabilities to take on the user's ids.
+// mayRead returns a callback that checks the permission bits of a file. It returns an error unless the user may read
+// the file as its owner or as any user. Then it calls accept, if accept is not nil. It is for a root process without
+// the capabilities to take on the user's ids.
 func (u User) mayRead(accept func(*unix.Stat_t) error) func(*unix.Stat_t) error {
 	return func(st *unix.Stat_t) error {
 		if st.Mode&unix.S_IROTH == 0 && (int(st.Uid) != u.uid || st.Mode&unix.S_IRUSR == 0) {
@@ -174,7 +176,7 @@ func (u User) mayRead(accept func(*unix.Stat_t) error) func(*unix.Stat_t) error 
 	}
 }
 
-// readable is regular with the rights of the calling thread.
+// readable does the work of the method regular with the rights of the calling thread.
 func (p *place) readable(flags int, accept func(*unix.Stat_t) error) (*os.File, error) {
 	found, err := p.open(flags | unix.O_PATH)
 	if err != nil {

@@ -25,8 +25,8 @@ func Open(path string) (*os.File, error) { return User{}.Open(path) }
 // Open is the function Open, but opens paths that do not lead through a process with the rights of u.
 func (u User) Open(path string) (*os.File, error) { return u.openIf(path, 0, nil) }
 
-// OpenSame opens a regular file with the rights of this process if same accepts its device and inode. Otherwise the
-// error is fs.ErrNotExist.
+// OpenSame opens a regular file with the rights of this process if the function same returns true for the file's device
+// and inode. Otherwise the error is fs.ErrNotExist.
 func OpenSame(path string, same func(device, inode uint64) bool) (*os.File, error) {
 	return User{}.openIf(path, 0, func(st *unix.Stat_t) error {
 		if !same(st.Dev, st.Ino) {

@@ -52,8 +52,8 @@ func OfProcess(pid int) (User, error) {
 	return OfStatus(status), nil
 }
 
-// OfStatus is OfProcess for a status that was read before. For a program with set-user-ID or set-group-ID it uses the
-// ids of the program's caller (the real ids), because the caller chose the program's files.
+// OfStatus is OfProcess for a process whose status the caller has read already. For a program with set-user-ID or
+// set-group-ID it uses the ids of the program's caller (the real ids), because the caller chose the program's files.
 func OfStatus(status process.Status) User {
 	const realID, effectiveID = 0, 1
 	uid, gid := status.UID[realID], status.GID[realID]

@@ -93,8 +93,8 @@ type Thread struct {
 	Frames []Frame
 }
 
-// GeneratedNote returns a sentence for the user: n of all stacks (of) end in code compiled at run time, why, and what
-// to do. If n is 0, it returns "".
+// GeneratedNote returns a sentence for the user. It says that n of the stacks (the parameter of is their number) end in
+// code compiled at run time, why, and how to prevent this. If n is 0, it returns "".
 func GeneratedNote(n, of int) string {
 	if n == 0 {
 		return ""

@@ -15,7 +15,7 @@ const (
 	maxWaiting = 1024
 	// retryPause is the time before a failed request may be repeated.
 	retryPause = time.Minute
-	// refusedPause is this time after a rejected file: the server is likely to send the same file again.
+	// refusedPause replaces retryPause after a rejected file, because the server is likely to send the same file again.
 	refusedPause = 10 * time.Minute
 )
 
@@ -33,8 +33,8 @@ func (c *Client) Cached(kind Kind, id string) string {
 func (c *Client) DebugFile(id string) string { return c.Cached(DebugInfo, id) }
 
 // RequestDebugFile downloads the debug file of a build in the background, and returns at once. At the end another
-// goroutine calls done once. arrived reports whether the file is in the cache. If it is not, requests before the time
-// again fail too.
+// goroutine calls the callback done once. Its argument arrived reports whether the file is in the cache. If the file is
+// not there, further requests also fail until the time in the argument again.
 func (c *Client) RequestDebugFile(id string, done func(arrived bool, again time.Time)) {
 	if !c.enter() {
 		go done(false, c.now().Add(retryPause))
@@ -50,7 +50,7 @@ func (c *Client) RequestDebugFile(id string, done func(arrived bool, again time.
 	}()
 }
 
-// Waiting returns how many calls of RequestDebugFile have not called done yet.
+// Waiting returns the number of calls of RequestDebugFile whose callback was not called yet.
 func (c *Client) Waiting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,7 +85,7 @@ func (c *Client) Fetch(ctx context.Context, kind Kind, id string) (string, error
 	return path, nil
 }
 
-// one downloads one file.
+// one is Fetch without the supplementary file.
 func (c *Client) one(ctx context.Context, kind Kind, id string) (string, error) {
 	if !ValidID(id) {
 		return "", fmt.Errorf("%w: %q", ErrBuildID, id)

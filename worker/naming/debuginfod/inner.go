@@ -65,9 +65,9 @@ type route struct {
 
 	mu         sync.Mutex
 	redirected bool
-	// reach is the smallest value of all servers on the way: one public server makes it everywhere. It comes from the
-	// addresses of the connections, because the answers of DNS may change at any time. known is false before the first
-	// connection.
+	// reach is the smallest reach of all servers on the way. For example, it is everywhere if one server is public. It
+	// comes from the addresses of the connections, because the answers of DNS may change at any time. The field known
+	// is false before the first connection.
 	reach reach
 	known bool
 }
@@ -86,7 +86,8 @@ func routeOf(ctx context.Context) *route {
 	return r
 }
 
-// pass notes the connection for the next request, a new or a reused one.
+// pass lowers the field reach to the reach of a connection, if this is smaller. The connection, a new or a reused one,
+// is for the next request.
 func (r *route) pass(c net.Conn) {
 	to := everywhere // the strictest value, if the address is unknown
 	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
@@ -129,7 +130,7 @@ func (r *route) allows(to netip.Addr, configured bool) bool {
 	return false
 }
 
-// guard decides to which addresses redirects lead. A configured server may have any address. But redirects and DNS
+// guard decides to which addresses redirects may lead. A configured server may have any address. But redirects and DNS
 // answers must not lead the client to places that the server itself cannot reach.
 type guard struct {
 	dialer net.Dialer

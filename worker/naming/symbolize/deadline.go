@@ -5,8 +5,8 @@ import "time"
 // Deadline is a time limit for waiting. The timer starts with the first wait, because most captures wait for nothing.
 // A nil Deadline never expires.
 type Deadline struct {
-	At    time.Time     // the deadline does not pass before this time
-	After time.Duration // and not before this duration after the first wait
+	At    time.Time     // the deadline is not before this time
+	After time.Duration // the deadline is also not before the first wait plus this duration
 	done  chan struct{}
 	timer *time.Timer
 }

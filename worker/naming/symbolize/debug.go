@@ -88,8 +88,8 @@ func (m *Module) readSymbols() *symbol.Table {
 	return symbols
 }
 
-// useFetched reads symbols and lines from the downloaded debug file, and adds the symbols of the given images. It
-// returns nil if no debug file was downloaded.
+// useFetched reads the symbols and lines of the downloaded debug file. It returns these symbols together with the
+// symbols of the images in tables, or nil if no debug file was downloaded.
 func (m *Module) useFetched(tables []*elfimage.Image) *symbol.Table {
 	fetched, ok := m.fetched()
 	if !ok {

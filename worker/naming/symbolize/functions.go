@@ -273,7 +273,7 @@ func (m *Image) IsGo() bool { return m.GoFunctions() > 0 }
 // Arch returns the architecture of the image.
 func (m *Image) Arch() *arch.Arch { return m.module.Arch }
 
-// eachTable calls each for the image itself, and for its installed and its downloaded debug file.
+// eachTable calls the callback each for the image itself, and for its installed and its downloaded debug file.
 func (m *Image) eachTable(each func(*elfimage.Image)) {
 	each(m.Image)
 	if debug, _, ok := m.module.findDebugFile(); ok {
@@ -288,7 +288,7 @@ func (m *Image) eachTable(each func(*elfimage.Image)) {
 	}
 }
 
-// eachSymbol calls each for every symbol of code, with its name without a version.
+// eachSymbol calls the callback each for every symbol of code, with its name without a version.
 func (m *Image) eachSymbol(each func(s elfimage.Symbol, name string)) {
 	m.eachTable(func(img *elfimage.Image) {
 		for _, table := range []string{".symtab", ".dynsym"} {
@@ -308,7 +308,7 @@ func (m *Image) eachSymbol(each func(s elfimage.Symbol, name string)) {
 	})
 }
 
-// eachDerived calls each for every name that is derived from the code.
+// eachDerived calls the callback each for every name that is derived from the code, with the limits of the function.
 func (m *Image) eachDerived(each func(name string, start, end uint64)) {
 	names := m.derivedNow()
 	table, _ := m.module.Table(nil)

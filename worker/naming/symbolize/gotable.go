@@ -31,8 +31,9 @@ func (m *Module) readGoTable() *golang.Table {
 	return nil
 }
 
-// calls returns the calls at an image address, innermost first: from the debugging information if it has any,
-// otherwise from Go's table. If final is false, a later lookup may return more.
+// calls returns the functions at an image address, innermost first: the inlined functions, and then the function that
+// contains them. They come from the debugging information or, if it has none for the address, from Go's table. If final
+// is false, a later lookup may return more.
 func (m *Module) calls(addr uint64, late *Deadline) (calls []dwarf.Frame, final bool) {
 	if calls, final = m.Lines.at(addr, late); len(calls) > 0 {
 		return calls, final

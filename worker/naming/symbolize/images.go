@@ -83,8 +83,8 @@ type Sources struct {
 	// Kept, if not nil, returns the folder in which results are kept from one run of this program to the next.
 	Kept func() buildcache.Folder
 	// Scanning, if not nil, is called before the code of an image is scanned for names that are then kept in the
-	// folder. The returned function is called at the end. Its argument is the error because of which the names are not
-	// kept, or nil.
+	// folder. The function ended that it returns is called after the scan. Its argument is the error because of which
+	// the names are not kept, or nil.
 	Scanning func(image, folder string) (ended func(error))
 }
 
@@ -139,8 +139,9 @@ func tableOf(m *elfimage.Image, a *arch.Arch, debugFrame func() cfi.Section) *cf
 	return t
 }
 
-// Start returns the address in the image where a program begins, see unwind.Module. It is 0 for a library. linker
-// reports whether the image is the dynamic linker. known is false if the deadline passed before this was found out.
+// Start returns the address in the image at which a program begins, see unwind.Module. The address is 0 for a library.
+// The result linker reports whether the image is the dynamic linker. known is false if the deadline passed before this
+// was found out.
 func (m *Module) Start(late *Deadline) (addr uint64, linker, known bool) {
 	if addr = m.Image.Start(); addr != 0 || m.Image.Entry() == 0 {
 		return addr, false, true

@@ -24,8 +24,8 @@ func (p *Lazy[T]) ifReady() (value T, ok bool) {
 	return p.value, true
 }
 
-// start begins to read the part with build, unless a read has begun already, and does not wait. If build panics, start
-// calls report with the error, and the part is the zero value.
+// start lets a goroutine call the function build, which reads the part, unless a read has begun already. start does not
+// wait. If build panics, the goroutine calls report with the error, and the part is the zero value.
 func (p *Lazy[T]) start(report func(...error), build func() T) {
 	p.begin.Do(func() {
 		p.done = make(chan struct{})
@@ -39,7 +39,7 @@ func (p *Lazy[T]) start(report func(...error), build func() T) {
 }
 
 // Get starts to read the part, as start does, and waits for the part until the deadline. It returns false if the
-// deadline passed first.
+// deadline passed before the part was read.
 func (p *Lazy[T]) Get(late *Deadline, report func(...error), build func() T) (value T, ok bool) {
 	p.start(report, build)
 	select {

@@ -114,8 +114,9 @@ func (l *lines) open(m *Module, from *elfimage.Image, path string, options elfim
 	}
 }
 
-// at returns the calls at an image address, innermost first, or none if nothing is known. final is false if the
-// deadline passed first, or if too many lookups were pending.
+// at returns the functions at an image address, innermost first: the inlined functions, and then the function that
+// contains them. It returns none if nothing is known. final is false if the deadline passed before the lookup was done,
+// or if too many lookups were pending.
 func (l *lines) at(addr uint64, late *Deadline) (calls []dwarf.Frame, final bool) {
 	if l.make == nil {
 		return nil, true
@@ -216,8 +217,8 @@ func (l *lines) certain(addr uint64) bool {
 	}
 }
 
-// frames looks up an address. certain is false after an error: calls may be missing. After a panic in a lookup, this
-// and all later lookups return none.
+// frames looks up an address, and returns its functions as the method at does. After an error, certain is false, and
+// functions may be missing. After a panic in a lookup, this and all later lookups return none.
 func (l *lines) frames(addr uint64) (frames []dwarf.Frame, certain bool) {
 	data := l.data
 	if data == nil {

@@ -44,7 +44,7 @@ func (m *Image) Near(name string) []string {
 }
 
 // editDistance returns how many times a letter must be inserted, removed, replaced or exchanged with the next letter to
-// make b from a. If this is more than most, it returns some number greater than most.
+// make the text b from the text a. If this number is more than the parameter most, it returns some number above most.
 func editDistance(a, b string, most int) int {
 	const longest = 128
 	if len(a) > longest || len(b) > longest {

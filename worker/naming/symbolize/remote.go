@@ -17,8 +17,9 @@ import (
 type Remote interface {
 	// DebugFile returns the path of the debug file of a build, or "" if it has not been downloaded.
 	DebugFile(buildID string) string
-	// RequestDebugFile downloads the file in the background and calls done at the end. If the file arrived, arrived
-	// is true. Otherwise a request before the time again fails too.
+	// RequestDebugFile downloads the file in the background and calls the callback done at the end. The argument
+	// arrived is true if the file has arrived. Otherwise further requests also fail until the time in the argument
+	// again.
 	RequestDebugFile(buildID string, done func(arrived bool, again time.Time))
 }
 
@@ -63,8 +64,9 @@ func (m *Module) requestOrDelay(id string) {
 	}
 }
 
-// supplement opens the file to which dwz has moved parts of a debug file: the installed file, or else the downloaded
-// file. If there is neither, supplement requests the file for later captures and returns an error.
+// supplement opens the supplementary file, to which dwz has moved parts of a debug file. It opens the installed file,
+// or else the downloaded file. If there is neither, supplement requests the file for later captures and returns an
+// error.
 func (m *Module) supplement(debug *elfimage.Image, path string, o elfimage.SearchOptions) (elfimage.FoundFile, error) {
 	r, err := elfimage.FindSupplement(debug, path, o)
 	link, _ := elfimage.SupplementLink(debug)

@@ -121,7 +121,7 @@ func (e *Exporter) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// rest waits for d and up to a tenth of the interval more, at random, so that the workers of many hosts do not send at
+// rest waits for d and a random time of up to a tenth of the interval, so that the workers of many hosts do not send at
 // the same time.
 func (e *Exporter) rest(ctx context.Context, d time.Duration) {
 	d += time.Duration(rand.Int64N(int64(e.cfg.Interval)/10 + 1)) //nolint:gosec // chance, not a secret

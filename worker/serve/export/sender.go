@@ -147,7 +147,7 @@ func jitter(d time.Duration) time.Duration {
 	return d/2 + time.Duration(rand.Int64N(int64(d)+1)) //nolint:gosec // chance, not a secret
 }
 
-// rest waits for d, or until early is closed or ctx ends.
+// rest waits for d, or until the channel early is closed or ctx ends.
 func (s *sender) rest(ctx context.Context, d time.Duration, early <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

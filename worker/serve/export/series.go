@@ -22,8 +22,9 @@ type series struct {
 	profile     *profile.Profile
 }
 
-// split divides a profile into a series for each type of backend. It removes all labels of samples except those in keep, because
-// a receiver makes a series for each set of labels. Process ids or query ids would make too many series.
+// split divides a profile into a series for each type of backend. It removes all labels of samples except those in the
+// list keep, because a receiver makes a series for each set of labels. Process ids or query ids would make too many
+// series.
 func split(p *profile.Profile, keep []string) ([]series, error) {
 	types := make(map[string][]*profile.Sample)
 	for _, s := range p.Sample {

@@ -202,14 +202,15 @@ func (s *spool) makeRoom(b *batch) error {
 	return err
 }
 
-// makeMemory drops the oldest batches in memory until size more bytes are within maxMemory. It reports whether it
-// succeeded.
+// makeMemory drops the oldest batches in memory until there is room for size more bytes within maxMemory. It reports
+// whether it succeeded.
 func (s *spool) makeMemory(size int64) bool {
 	return s.dropUntil(func() bool { return s.memory+size <= maxMemory }, func(b *batch) bool { return b.path == "" })
 }
 
-// dropUntil drops the oldest batches for which sort is true until done is true. It keeps batches that are being sent.
-// It reports whether done is true at the end.
+// dropUntil drops batches, the oldest first, until the callback done returns true. It drops only batches for which the
+// callback sort returns true, and keeps batches that are being sent. It reports whether done has returned true at the
+// end.
 func (s *spool) dropUntil(done func() bool, sort func(*batch) bool) bool {
 	for !done() {
 		at := slices.IndexFunc(s.batches, func(b *batch) bool { return !b.inFlight && sort(b) })
@@ -313,8 +314,8 @@ func (s *spool) next(kind string) (b *batch, data []byte, added <-chan struct{},
 	}
 }
 
-// take returns the oldest batch that is not in tried, and puts it in flight. If there is none, it returns a channel
-// that is closed when a batch is added.
+// take returns the oldest batch that is not in the set tried, and puts it in flight. If there is none, it returns a
+// channel that is closed when a batch is added.
 func (s *spool) take(kind string, tried map[*batch]bool) (b *batch, added <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

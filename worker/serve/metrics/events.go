@@ -31,7 +31,7 @@ type total struct {
 	buckets [waits.Buckets]uint64
 }
 
-// totalOf returns the figures of a row. open has the waits in progress of this row; nil: none.
+// totalOf returns the figures of a row. The parameter open has the waits in progress of this row; nil: none.
 func totalOf(row *waitevent.Row, open *waits.Event) total {
 	t := total{time: row.Total, calls: row.Calls, ended: row.Total, buckets: row.Buckets}
 	if open == nil {
@@ -54,8 +54,8 @@ func (t *total) add(o *total) {
 	}
 }
 
-// growth returns the difference of each figure to before. If a figure is lower than before, it was reset in between, and its
-// growth is not known. Then growth returns 0 for this figure.
+// growth returns by how much each figure has grown since the figures in the parameter before. If a figure is lower than
+// its earlier value, it was reset in between, and its growth is not known. Then growth returns 0 for this figure.
 func (t *total) growth(before *total) (g total) {
 	if t.calls > before.calls {
 		g.calls = t.calls - before.calls
@@ -245,7 +245,7 @@ func (h histogram) Write(out *dto.Metric) error {
 	return nil
 }
 
-// admitted has the first keys that were passed to admit. Their number is at most most.
+// admitted has the first keys that were passed to admit. The field most is the largest number of keys.
 type admitted[K comparable] struct {
 	most int
 	keys map[K]bool

@@ -86,7 +86,7 @@ func New(cfg Config) *Metrics {
 		e := newEvents(cfg.Waits)
 		base.MustRegister(e)
 		extra.MustRegister(native{e})
-		m.protobuf = prometheus.Gatherers{base, extra} // in this order: extra gives what base has read
+		m.protobuf = prometheus.Gatherers{base, extra} // base comes first: it reads the figures that extra then sends
 	}
 	return m
 }

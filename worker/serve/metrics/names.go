@@ -79,7 +79,7 @@ var (
 	exportBytes   = desc("export_pending_bytes", "Size of the profiles that wait for the receiver.", labelTarget)
 )
 
-// Limits of the number of series. Events beyond a limit are added to a series with the name other.
+// Limits of the number of series. Events beyond a limit are added to a series with the name "other".
 const (
 	// maxActive is the largest number of series of active_sessions. maxTypes of these are reserved, because each type may need
 	// a series for all its other events.
@@ -89,6 +89,6 @@ const (
 	maxEvents = 42
 	// maxTypes is the number of types of wait events, with CPU as a type.
 	maxTypes = 11
-	// maxStates is the number of SQLSTATEs in failures_total, including other.
+	// maxStates is the number of SQLSTATEs in failures_total, including "other".
 	maxStates = 10
 )

@@ -8,7 +8,8 @@ type stateNamesSeen struct {
 	seen admitted[string]
 }
 
-// name returns the value of the label sqlstate: state or, beyond the limit, other.
+// name returns the value of the label sqlstate. This is the SQLSTATE itself (the parameter state) or, beyond the limit,
+// "other".
 func (s *stateNamesSeen) name(state string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -247,7 +247,7 @@ type cluster struct {
 	unwatch func()   // ends the watch for the end of the postmaster; nil: no watch
 }
 
-// event is something that happened to one cluster. Without left and ended, it is the result of a proof.
+// event is an event of one cluster. If neither of the fields left and ended is set, it is the result of a proof.
 type event struct {
 	key     key
 	left    bool // the postmaster ended

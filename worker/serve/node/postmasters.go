@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// reach returns a path by which this process reaches the directory that the process pid calls path. It is the same path
-// if both have the same root directory.
+// reach returns a path by which this process reaches a directory. The parameter path is the directory's path in the
+// view of the process pid. The result is the same path if both processes have the same root directory.
 func reach(proc string, pid int, path string) string {
 	root := filepath.Join(proc, strconv.Itoa(pid), "root")
 	if strings.HasPrefix(path, root+"/") {

@@ -76,7 +76,7 @@ func (s *supervisor) nextProof(n *proofs, now time.Time) (first key, best *clust
 	return first, best
 }
 
-// before reports whether the proof of one comes before the proof of other; see proveDue.
+// before reports whether the proof of the cluster one comes before the proof of the cluster other; see proveDue.
 func (n *proofs) before(one, other *cluster) bool {
 	if a, b := n.ofUser[one.Account], n.ofUser[other.Account]; a != b {
 		return a < b

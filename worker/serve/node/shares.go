@@ -65,7 +65,7 @@ func (s *supervisor) workers(phases ...phase) (ofAccount map[int]int, all int) {
 	return ofAccount, all
 }
 
-// choose divides due into the clusters that get the free workers, and the rest.
+// choose divides the clusters in the list due into those that get the free workers (chosen), and the others (rest).
 func (s *supervisor) choose(due []key) (chosen, rest []key) {
 	have, all := s.workers(running, stopping)
 	s.sortByName(due)
@@ -133,8 +133,9 @@ func (s *supervisor) makeRoom(rest []key) {
 	}
 }
 
-// shares divides a number of workers as evenly as possible among accounts that want some. An indivisible rest goes to
-// accounts that have more workers already, so that no worker ends because of the rest.
+// shares divides a number of workers as evenly as possible among accounts. The maps wanted and have are the numbers of
+// workers that each account wants and has. An indivisible rest goes to accounts that have more workers already, so that
+// no worker ends because of the rest.
 func shares(wanted, have map[int]int, workers int) map[int]int {
 	accounts := slices.SortedFunc(maps.Keys(wanted), func(a, b int) int {
 		return cmp.Or(cmp.Compare(wanted[a], wanted[b]), cmp.Compare(have[a], have[b]), cmp.Compare(a, b))

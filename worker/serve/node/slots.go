@@ -82,7 +82,8 @@ func (s *supervisor) takeSlot(k key, c *cluster, now time.Time) int {
 	return best
 }
 
-// preference returns the preference of the cluster c for a slot whose last use is last.
+// preference returns the preference of the cluster c, with the key k, for a slot. The parameter last describes the last
+// use of the slot.
 func (s *supervisor) preference(last *slot, k key, c *cluster) int {
 	user, there := s.clusters[last.by]
 	switch {

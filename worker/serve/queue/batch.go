@@ -75,8 +75,8 @@ func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
 	return len(requests) == most, nil
 }
 
-// claim begins a transaction, and locks (claims) at most most requests in it. It leaves out requests whose ids are in but, and
-// the requests of callers.
+// claim begins a transaction, and locks (claims) requests in it. Their number is at most the parameter most. claim
+// leaves out requests with an id in the list but, and all requests of the roles in callers.
 func (s *session) claim(ctx context.Context, most int, but []int64, callers []uint32) ([]Request, error) {
 	b := guarded()
 	b.Queue(claimSQL, most, but, callers)
@@ -246,8 +246,8 @@ func (s *session) deferred() []uint32 {
 	return roles
 }
 
-// dropDeleted removes finished jobs whose request no longer exists. requests must be all requests of the queue except those
-// with an id in passed.
+// dropDeleted removes finished jobs whose request no longer exists. The list requests must have all requests of the
+// queue, except those with an id in the list passed.
 func (s *session) dropDeleted(requests []Request, passed []int64) {
 	if len(s.jobs) == 0 {
 		return

@@ -11,8 +11,9 @@ import (
 // budget limits the number of sessions of all queues together. If there are more databases than sessions, the databases take
 // turns: a session that has run long enough ends, and the database that has waited longest gets a session.
 type budget struct {
-	// While other databases wait, a session may run for stay multiplied by the number of sessions. It may run shorter if
-	// resize lowers the limit. So the server gets at most one new session in each stay, however many databases there are.
+	// While other databases wait, a session may run for the time stay multiplied by the number of sessions. It may run
+	// shorter if resize lowers the limit. So the server gets at most one new session in each time stay, however many
+	// databases there are.
 	stay time.Duration
 
 	mu      sync.Mutex

@@ -145,8 +145,8 @@ func (of *depth) lose() {
 // forget notes that a database has no queue.
 func (d *Depths) forget(database string) { d.edit(func() { delete(d.databases, database) }) }
 
-// retain forgets the databases that do not exist any more. It notes for the others, if they are not served, that they
-// have lost their session.
+// retain forgets the databases that are not in the map exists. For every other database it calls the callback served.
+// If this returns false, retain notes that the database has lost its session.
 func (d *Depths) retain(exists map[string]bool, served func(database string) bool) {
 	d.edit(func() {
 		for name, of := range d.databases {

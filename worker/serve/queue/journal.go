@@ -238,7 +238,8 @@ func (j *Journal) putBack(database string, rows []Row) {
 	j.bytes += size
 }
 
-// suspend sets whether rows cannot be written (during recovery). If off is true, it drops all rows.
+// suspend switches the journal off (off is true) or on. It is off during recovery, when rows cannot be written.
+// Switching it off drops all rows.
 func (j *Journal) suspend(off bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

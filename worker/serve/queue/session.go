@@ -200,7 +200,7 @@ func (s *session) withTimeout(ctx context.Context, f func(context.Context) error
 	return f(bound)
 }
 
-// wait waits for a notification, a call of wake, or the end of Config.Poll.
+// wait waits for a notification or a call of wake, but at most for about the time Config.Poll.
 func (s *session) wait(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, host.AlignedDelay(s.cfg.Poll))
 	defer cancel()

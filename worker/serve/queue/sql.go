@@ -112,8 +112,8 @@ func asAbsent(err error) error {
 	return err
 }
 
-// runGuarded runs one statement in its own transaction, after the statements of guarded. It scans the result into into, unless
-// into is nil.
+// runGuarded runs one statement in its own transaction, after the statements of guarded. It stores the result in the
+// variable to which the parameter into points, unless into is nil.
 func runGuarded(ctx context.Context, conn *pgx.Conn, into any, sql string, args ...any) error {
 	b := guarded()
 	b.Queue(asynchronousCommit)

@@ -10,8 +10,8 @@ import (
 )
 
 // Printable returns s in a form that is safe as a text of the database. It escapes control characters other than
-// newline and tab (as \x1f), invalid UTF-8, and characters that change the display of the text around them. With
-// ascii, it also escapes all other characters outside ASCII (as \u00e9).
+// newline and tab (as \x1f), invalid UTF-8, and characters that change the display of the text around them. If the
+// parameter ascii is set, it also escapes all other characters outside ASCII (as \u00e9).
 func Printable(s string, ascii bool) string {
 	odd := func(r rune) bool { return r >= 0x7f || r < ' ' && r != '\n' && r != '\t' }
 	if strings.IndexFunc(s, odd) < 0 {

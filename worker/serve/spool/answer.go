@@ -118,8 +118,8 @@ func isSQLState(s string) bool {
 }
 
 // clean writes s in a form that is safe as a text of the database. It escapes NUL and other control characters (as
-// \x1f), invalid UTF-8, and characters that change the display of the text around them. With ascii, it also escapes
-// all other characters outside ASCII.
+// \x1f), invalid UTF-8, and characters that change the display of the text around them. If the parameter ascii is set,
+// it also escapes all other characters outside ASCII.
 func clean(b *strings.Builder, s string, ascii bool) {
 	if plain(s) {
 		b.WriteString(s)

@@ -57,9 +57,9 @@ func newCalls(room *limits.Gate, remove func(name string)) *calls {
 	}
 }
 
-// begin adds a call, and abandons the earlier call of its backend. It returns nil if it knows a later call of the backend
-// already, because the backend no longer waits for this call. That happens only for requests that were found without an
-// inotify event.
+// begin adds a call, and abandons the earlier call of its backend. It returns nil if it knows a later call of the
+// backend already, because the backend no longer waits for this call. That happens only if no inotify event reported
+// the request (the parameter event is false).
 func (c *calls) begin(ctx context.Context, req *Request, written time.Time, event bool) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,9 +87,9 @@ func who(req *Request) limits.Who {
 	return limits.Who{Role: req.Caller}
 }
 
-// deliver makes room for an answer of size bytes. wanted reports whether the caller may still fetch the answer, and room
-// whether there is room. To make room, deliver removes the oldest answers of the same role. If this role has none, it
-// removes the oldest answers of the role that uses most room.
+// deliver makes room for an answer of size bytes. The result wanted reports whether the caller may still fetch the
+// answer, and the result room whether there is room. To make room, deliver removes the oldest answers of the same role.
+// If this role has none, it removes the oldest answers of the role that uses most room.
 func (c *calls) deliver(n *call, size int64, now time.Time) (wanted, room bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,7 +186,7 @@ func (c *calls) fetched(name string) {
 	}
 }
 
-// waits reports whether the file name has an answer that may still be fetched.
+// waits reports whether the file with this name is an answer that may still be fetched.
 func (c *calls) waits(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

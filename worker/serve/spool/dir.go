@@ -110,7 +110,8 @@ func checkBase(path, base string, wantTmpfs bool) error {
 	return nil
 }
 
-// hasRoom reports whether the file system has room for requests and answers. One without a size limit (ramfs) has room.
+// hasRoom reports whether the file system has room for requests and answers. A file system without a size limit (ramfs)
+// has room.
 func hasRoom(fs *unix.Statfs_t) bool {
 	return fs.Blocks == 0 || fs.Bavail*uint64(fs.Bsize) >= reserve
 }
@@ -251,9 +252,10 @@ func (d *dir) restoreModes() error {
 	return nil
 }
 
-// removeStale removes spool directories of workers that were killed: own, which is of this cluster's last worker, and directories
-// of other clusters' workers that were not restarted. A locked directory is in use and stays. name is the directory that contains
-// them. name and own are paths as the server sees them.
+// removeStale removes the spool directories of killed workers from the directory name. The parameter own is the spool
+// directory of this cluster's last worker. Other spool directories belong to the workers of other clusters. A locked
+// directory is in use and stays. name and own are paths as the server sees them, and root is the prefix with which this
+// process reaches them.
 func removeStale(name, root, own string) error {
 	base, err := rootfs.OpenDir(root + name)
 	if err != nil {

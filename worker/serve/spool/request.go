@@ -196,7 +196,8 @@ func isVerb(s string) bool     { return word(s, 16, "_") }
 func isSetting(s string) bool  { return word(s, 32, "_0123456789") }
 func isEncoding(s string) bool { return word(strings.ToLower(s), 32, "_0123456789") }
 
-// word reports whether s has 1 to limit characters, each of which is a lower-case letter or in others.
+// word reports whether s has 1 to limit characters, each of which is a lower-case letter or a character of the text
+// others.
 func word(s string, limit int, others string) bool {
 	outside := func(r rune) bool { return (r < 'a' || r > 'z') && !strings.ContainsRune(others, r) }
 	return s != "" && len(s) <= limit && strings.IndexFunc(s, outside) < 0

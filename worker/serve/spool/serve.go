@@ -39,8 +39,9 @@ func (l *loop) event(ctx context.Context, e event) {
 	}
 }
 
-// request takes a request from the directory, and runs it. closed means that its writer has closed the file. If that is not
-// known, an incomplete request stays in the directory until it is settle old.
+// request takes a request from the directory, and runs it. The parameter closed is set if an event has reported that
+// the server has closed the file after writing. If it is not set, a request that is incomplete stays in the directory
+// until its age is settle.
 func (l *loop) request(ctx context.Context, name string, closed bool) {
 	id := strings.TrimSuffix(name, reqSuffix)
 	data, written, err := l.s.take(name, closed)
@@ -112,8 +113,9 @@ func (l *loop) finish(ctx context.Context) error {
 // overdue is the time for which a handler may run after its context has ended, before the call gets an error.
 const overdue = 300 * time.Millisecond
 
-// run runs a request in a goroutine, and calls free at the end. A handler may block for ever, because the kernel may not return
-// from a read of a process. Then the call gets an error, and run calls free although the handler still runs.
+// run runs a request in a goroutine, and calls the callback free at the end. A handler may block for ever, because the
+// kernel may not return from a read of a process. Then the call gets an error, and run calls free although the handler
+// still runs.
 func (l *loop) run(c *call, req Request, free func()) {
 	l.s.running.Add(1)
 	end := sync.OnceFunc(func() {
@@ -185,8 +187,9 @@ func Busy() Answer {
 	return failure(limits.SQLState, limits.ErrBusy.Message, limits.ErrBusy.Hint)
 }
 
-// take reads and removes a request file, and returns the time when it was written. It removes an invalid file and returns an
-// error that wraps ErrBadRequest. If the file is missing or not complete yet, data and error are nil.
+// take reads and removes a request file. It also returns the time when the file was written. It removes an invalid file
+// and returns an error that wraps ErrBadRequest. If the file is missing or not complete yet, data and error are nil.
+// The parameter closed has the same meaning as in the method request.
 func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, err error) {
 	if !isUUID(strings.TrimSuffix(name, reqSuffix)) {
 		return nil, written, s.reject(name, errors.New("not named after a UUID"))
@@ -220,7 +223,7 @@ func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, 
 	return buf[:n], written, s.dir.unlink(name)
 }
 
-// reject removes an invalid file, and returns an error that wraps ErrBadRequest and why.
+// reject removes an invalid file. It returns an error that wraps ErrBadRequest and the reason (the parameter why).
 func (s *Spool) reject(name string, why error) error {
 	err := s.dir.unlink(name)
 	if errors.Is(err, unix.EISDIR) {

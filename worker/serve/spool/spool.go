@@ -37,8 +37,9 @@ type Spool struct {
 	reported string // the last error that housekeeping reported, to avoid repeating it
 }
 
-// Open locks the data directory and makes a private spool directory. It also removes the spool directories of killed workers.
-// Last, it writes the pid file, by which the server finds the spool. The error wraps ErrLocked if another worker has the lock.
+// Open locks the data directory and makes a private spool directory. It also removes the spool directories of killed
+// workers. Finally, it writes the pid file, by which the server finds the spool. The error wraps ErrLocked if another
+// worker has the lock.
 func Open(cfg Config) (*Spool, error) {
 	dataDir, err := filepath.Abs(cfg.DataDir)
 	if err != nil || cfg.DataDir == "" {

@@ -116,7 +116,8 @@ func (c *conns) admit(n *conn) (victim *conn, ok bool) {
 	return victim, true
 }
 
-// victim returns the connection to close in favor of a source that has a number (own) of connections already; nil: none.
+// victim returns the connection to close in favor of a new connection; nil: none. The parameter own is the number of
+// connections that the source of the new connection has already.
 func (c *conns) victim(own int, now time.Time) *conn {
 	var largest *places
 	var oldest *conn

@@ -172,7 +172,8 @@ func (s *Server) screen(w http.ResponseWriter, r *http.Request) {
 	s.cfg.Screen.View.ServeHTTP(w, r)
 }
 
-// take takes a place in the channel places. It waits for at most most, and returns false if no place has become free.
+// take takes a place in the channel places. It waits for a free place, at most for the time most, and returns false if
+// there is none.
 func take(ctx context.Context, places chan struct{}, most time.Duration) bool {
 	select {
 	case places <- struct{}{}:

@@ -115,7 +115,7 @@ func (r ProfileRequest) key() string {
 	return fmt.Sprintf("%d %s %s %v", r.Duration, r.Mode, query, r.PIDs)
 }
 
-// busyError means that a profile for another request runs; after is the time until its end.
+// busyError means that a profile for another request runs. The field after is the time until its end.
 type busyError struct{ after time.Duration }
 
 func (e busyError) Error() string { return "another profile is running" }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// streams limits the number of open streams, which last as long as the clients want. A source (see the type source) has at most
-// the number each.
+// streams limits the number of open streams, which last as long as the clients want. The field most is the limit for
+// all streams, and the field each is the limit for one source (see the type source).
 type streams struct {
 	most, each int
 	end        context.Context //nolint:containedctx // of all streams
@@ -47,7 +47,8 @@ func (s *streams) give(of source) {
 	}
 }
 
-// checkStream is the time between two checks of a stream whether its token is still in the token file.
+// checkStream is the time between two checks of a stream. A check verifies that the stream's token is still in the
+// token file.
 const checkStream = time.Second
 
 // events answers with a stream of the screen's data. The stream ends when its token loses its rights, and at the end of the

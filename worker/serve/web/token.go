@@ -44,7 +44,7 @@ type tokens struct {
 	seen    stamp     // version of the file from which sums are
 	sums    []tokenSum
 	failure error
-	// reported is the last logged error of a changed file, and unread the version of that file.
+	// reported is the last logged error of a changed file, and the field unread is the version of that file.
 	reported string
 	unread   stamp
 }

@@ -1,6 +1,7 @@
-// Command gogrow lets its first thread be on other stacks than a goroutine's most of the time: goroutines whose stacks
-// grow, signals, the clock, large allocations, stack traces. Which function calls which is fixed: round, then one of
-// the others, and below grow and trace left and right in turn.
+// Command gogrow makes its first thread use stacks other than a goroutine's most of the time. It grows the stacks of
+// goroutines, handles signals, reads the clock, makes large allocations and prints stack traces. The order of the calls
+// is fixed. The function round calls grow, clock, allocate, interrupt and trace. grow and trace call left, and left and
+// right call each other in turn.
 package main
 
 import (
