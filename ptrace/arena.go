@@ -28,8 +28,9 @@ type arena struct {
 	used    int
 	// stackEnd is the index in memory where stacks must end. Other data moves it, and so takes no room from the stacks.
 	stackEnd int
-	// share is the number of bytes kept free for each stack that is still to be copied, kept their sum. At least half
-	// of the memory is not kept: long stacks use it, in the order of the threads, the main thread first.
+	// share is the number of bytes that are kept free for each stack that is still to be copied. The field kept is the
+	// sum of these bytes. At least half of the memory is not kept free. Long stacks use it, in the order of the
+	// threads, the main thread first.
 	share, kept int
 }
 

@@ -79,7 +79,7 @@ func (f *captureCall) enter() error {
 	}
 }
 
-// canceled returns nil as long as the context is valid, then its error together with the process id.
+// canceled returns nil as long as ctx has not ended. Then it returns the error of ctx together with the process id.
 func (f *captureCall) canceled() error {
 	err := f.ctx.Err()
 	switch {

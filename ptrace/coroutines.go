@@ -126,7 +126,8 @@ func (s *session) takeOwner(t *tracee, i int) bool {
 	return true
 }
 
-// wantStructure adds a possible coroutine's structure, unless it is among the blocks from number first on.
+// wantStructure adds a possible coroutine's structure, unless it is already among the blocks whose index is the
+// parameter first or higher.
 //
 //go:nosplit
 //go:norace
@@ -190,8 +191,8 @@ func (c *coroutines) current(sp uint64) int {
 	return -1
 }
 
-// stackOf is like stackAround. For a stack pointer in a coroutine's stack, end is the end of that stack, except if the
-// stack is open.
+// stackOf is like stackAround. But if the stack pointer is in a coroutine's stack that is not open, end is the end of
+// that stack.
 //
 //go:nosplit
 //go:norace
@@ -207,9 +208,9 @@ func (s *session) stackOf(sp uint64) (start, end uint64, ok bool) {
 }
 
 // copyCoroutines copies the stacks of the thread's coroutines, except for the current one, which is already copied. A
-// copy begins at the saved stack pointer. This may be out of date, so the copy begins at the lowest address of that
-// stack in the registers or at the beginning of the current stack, if lower. After a signal, the kernel has saved the
-// interrupted registers on the current stack, far from its beginning.
+// copy begins at the saved stack pointer. This may be out of date. If the registers or the beginning of the current
+// stack have lower addresses of the coroutine's stack, the copy begins at the lowest of these. After a signal, the
+// kernel has saved the interrupted registers on the current stack, far from its beginning.
 //
 //go:nosplit
 //go:norace

@@ -194,7 +194,7 @@ func (s *session) wantBlock(address uint64, length int) {
 	}
 }
 
-// fetchBlocks reads the blocks from number first on in one system call. After an unreadable block, it reads the
+// fetchBlocks reads the blocks from the index first on in one system call. After an unreadable block, it reads the
 // following blocks in another call.
 //
 //go:nosplit

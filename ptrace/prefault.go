@@ -7,7 +7,8 @@ import (
 )
 
 // prefault reads the memory that the stop is going to copy, before it attaches to a thread. If a page had to be loaded
-// first, the target would stay stopped until the page is there, and for ever if the page's provider never answers.
+// first, the target would stay stopped until the page is there. It would stay stopped for ever if another process has
+// to supply the page and never does.
 //
 // prefault runs if the machine has swapped memory out. It also runs for each new process, because another process may
 // provide its memory on request (userfaultfd(2), as in a lazily restored checkpoint). The data read is discarded. A

@@ -31,7 +31,8 @@ func (s *session) release() bool {
 	return !s.doubtful
 }
 
-// sleep sleeps for nap ns in a system call that the Go scheduler knows. doze bypasses the scheduler.
+// sleep sleeps for nap ns in a system call of which the Go scheduler knows. The method doze does the same without the
+// scheduler's knowledge.
 func (s *session) sleep(nap int64) {
 	t := unix.NsecToTimespec(nap)
 	_ = unix.Nanosleep(&t, nil)

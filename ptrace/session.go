@@ -44,7 +44,7 @@ type session struct {
 	tracees []tracee
 	leftOut int
 	own     bool // the target is a child of this process
-	// dumping: a thread writes the core file, and must not be interrupted.
+	// dumping is set if a thread writes the core file. This thread must not be interrupted.
 	dumping bool
 	// processor is the processor on which the main thread ran last.
 	processor int
@@ -60,8 +60,8 @@ type session struct {
 
 	coroutines coroutines
 
-	// Times in ns: when all threads were last known to run, the earliest possible first stop, its detection, the last
-	// detach. 0: not yet.
+	// lastRunning is when all threads were last known to run. firstStop is the earliest possible time of the first
+	// stop, seen the time of its detection, and end the time of the last detach. All are in ns; 0: not yet.
 	lastRunning, firstStop, seen, end int64
 	now                               timespec
 
@@ -72,13 +72,13 @@ type session struct {
 	until         int64
 	pause         timespec
 
-	file fileText // of reapExited
+	file fileText // memory for reapExited
 
 	mask, oldMask uint64
 	blocking      bool    // signals are blocked
 	exact         bool    // the thread's timer slack was changed
 	urgent        bool    // the thread has real-time priority
-	policy        uintptr // that it had before
+	policy        uintptr // the thread's scheduling policy before
 	doubtful      bool    // a thread may be attached that cannot be detached, or is not among the tracees
 }
 

@@ -80,8 +80,8 @@ func (r *extraReads) expectNothing() {
 	}
 }
 
-// readBehindVariables is like read, for a stack. The same system call reads first the memory that wantWithStack has
-// added. It returns false if not all of the added memory is readable, or if there is no room for it.
+// readBehindVariables reads a stack, as the method read does. The same system call reads first the memory that
+// wantWithStack has added. It returns false if not all of the added memory is readable, or if there is no room for it.
 //
 //go:nosplit
 //go:norace

@@ -56,9 +56,10 @@ func tryProgram(place ebpf.AttachType, name string) error {
 	return program.Close()
 }
 
-// LoadError words the error of an attempt to do something in the kernel, such as "load a program". If the kernel does
-// not support this, the result wraps unsupported. It names the running release and firstRelease, the first release with
-// this feature, or the lack of type information. A missing privilege is unix.EPERM, an fs.ErrPermission.
+// LoadError returns an error that says that the kernel did not do what the parameter what names, such as "load a
+// program". If the kernel does not support this, the result wraps unsupported. It names the running release and
+// firstRelease, the first release with this feature, or the lack of type information. A missing privilege is
+// unix.EPERM, an fs.ErrPermission.
 func LoadError(unsupported error, what, firstRelease string, err error) error {
 	noTypes := MissingTypes()
 	switch {

@@ -65,7 +65,7 @@ func (l *Loader) Load(spec *ebpf.CollectionSpec, programs ...string) (*ebpf.Coll
 	return c, nil
 }
 
-// Error words an error of an attempt to do something in the kernel, such as "load a program"; see LoadError.
+// Error does the work of LoadError for the programs of the loader.
 func (l *Loader) Error(what string, err error) error {
 	return LoadError(l.Unsupported, what, l.Release, err)
 }

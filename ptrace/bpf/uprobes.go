@@ -84,8 +84,9 @@ func tryUprobe(program int, attachType, pid uint32) unix.Errno {
 	return errno
 }
 
-// judgeUprobes judges the answers to tryUprobe for all processes and for process -1. A kernel that can attach the
-// program looks at the path, and answers EBADF. An older kernel, which does not know uprobe_multi, answers EINVAL.
+// judgeUprobes interprets two results of tryUprobe: all is the result for all processes, and negative the result for
+// process -1. A kernel that can attach the program looks at the path, and answers EBADF. An older kernel, which does
+// not know uprobe_multi, answers EINVAL.
 //
 // A kernel with commit 46ba0e49b642 refuses a negative PID before it looks at the path: EINVAL. Kernels without that
 // commit run the program for the main thread only.

@@ -11,15 +11,15 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// This is why a sleeping thread can be read without a stop. The kernel answers /proc/PID/syscall only for a thread
-// that is off the CPU (task_current_syscall in lib/syscall.c waits for that). The kernel also counts how often a thread
-// leaves the CPU.
+// A sleeping thread can be read without a stop, because the kernel gives two facts about it. The kernel answers
+// /proc/PID/syscall only for a thread that is off the CPU (task_current_syscall in lib/syscall.c waits for that). The
+// kernel also counts how often a thread leaves the CPU.
 //
 // The observer reads the counts first and last, and the system call twice in between. The thread was off the CPU at
-// both reads of the system call. If the thread ran in between, it left the CPU in between, and a count changed. Equal counts
-// therefore mean that it did not run at all. Its registers, and its stack as far as only the thread writes to it, did
-// not change. Other writers are a tracer, and a child of vfork that runs on the same stack. The observer detects them
-// by copying the stack twice.
+// both reads of the system call. If the thread ran in between, it left the CPU in between, and a count changed. Equal
+// counts therefore mean that it did not run at all. Its registers did not change. The parts of its stack to which only
+// the thread writes did not change either. Other writers are a tracer, and a child of vfork that runs on the same
+// stack. The observer detects them by copying the stack twice.
 
 // look is the state of a thread that can be read without a stop.
 type look struct {
@@ -79,8 +79,8 @@ func (w *observer) blocked(tid int) (snapshot.Thread, error) {
 	return thread, nil
 }
 
-// status returns the status of a thread. It does not use the proof for Asleep, which must find a tracer that came
-// later.
+// status returns the status of a thread. It uses the status in Target.Proof as long as the proof holds, but not for
+// Asleep. Asleep must find a tracer that has attached since the proof.
 func (w *observer) status(tid int) (process.Status, error) {
 	if p := w.target.Proof; tid == w.target.PID && !w.asleep && p.Holds() {
 		return p.Status, nil

@@ -169,7 +169,7 @@ func (s *sampler) enable() error {
 func (s *sampler) take() (*sample, error) {
 	head := atomic.LoadUint64(&s.meta().Data_head)
 	data := s.ring[os.Getpagesize():]
-	// From its beginning: nothing is overwritten.
+	// Read the ring from its beginning, because the kernel overwrites nothing in it.
 	return parseRing(data[:min(head, uint64(len(data)))])
 }
 

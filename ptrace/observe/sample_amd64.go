@@ -1,7 +1,7 @@
 package observe
 
-// perfRegisters: enum perf_event_x86_regs, in ascending order, which is the order in a sample. The enum's segment
-// registers are left out, because unwinding does not need them.
+// perfRegisters has the registers of enum perf_event_x86_regs, in ascending order, which is the order in a sample. The
+// enum's segment registers are left out, because unwinding does not need them.
 //
 //nolint:gochecknoglobals // a table
 var perfRegisters = []perfRegister{

@@ -1,6 +1,6 @@
 package observe
 
-// perfRegisters: enum perf_event_arm_regs has the order of user_pt_regs.
+// perfRegisters has the registers of enum perf_event_arm_regs, which are in the order of user_pt_regs.
 //
 //nolint:gochecknoglobals // a table
 var perfRegisters = func() []perfRegister {

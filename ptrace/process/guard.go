@@ -92,8 +92,9 @@ type readingThread struct{ id atomic.Int32 }
 // blocked until then.
 func (r *readingThread) isCaller() { r.id.Store(int32(unix.Gettid())) } // an id of a thread
 
-// endsInTime waits until done is closed, and reports whether it was. It gives up ReadTimeout after since if the thread is
-// blocked in a system call, else after busyTimeout.
+// endsInTime waits until done is closed, and reports whether done was closed in time. If the thread is blocked in a
+// system call, endsInTime gives up when the time ReadTimeout has passed after since. Otherwise it gives up when the
+// time busyTimeout has passed.
 func (r *readingThread) endsInTime(done <-chan struct{}, since time.Time) bool {
 	for wait := ReadTimeout - time.Since(since); ; wait = ReadTimeout {
 		switch {
@@ -159,10 +160,10 @@ func ReadMemoryWithTimeout(pid int, addr uint64, p []byte) (int, error) {
 	return NewMemory(pid).Read(addr, p)
 }
 
-// WithTimeout runs read in a goroutine, and reports whether read ended in time. If not, the goroutine continues: the
-// caller must not use the variables that read writes, and the goroutine calls late when read ends. If an earlier read
-// of the process still blocks, WithTimeout calls only late, at once. If read panics in time, WithTimeout panics. A
-// later panic in read or late is dropped, because no caller waits for it.
+// WithTimeout runs the function read in a goroutine, and reports whether read ended in time. If not, the goroutine
+// continues: the caller must not use the variables that read writes, and the goroutine calls the function late when
+// read ends. If an earlier read of the process still blocks, WithTimeout calls only late, at once. If read panics in
+// time, WithTimeout panics. A later panic in read or late is dropped, because no caller waits for it.
 func WithTimeout(pid int, read, late func()) bool {
 	turn := Guard.begin(pid)
 	if turn == nil {

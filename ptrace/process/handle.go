@@ -39,7 +39,7 @@ var errTooMany = errors.New("too many processes are held already")
 // processes are held, or no descriptor is left.
 func Hold(pid int) (*Handle, error) { return holdOrKeep(pid, false) }
 
-// holdOrKeep is Hold. With keep, it also counts a Keeper of the process.
+// holdOrKeep does the work of Hold. If the parameter keep is set, it also counts a Keeper of the process.
 func holdOrKeep(pid int, keep bool) (*Handle, error) {
 	holds.Lock()
 	defer holds.Unlock()

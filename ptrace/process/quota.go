@@ -89,7 +89,8 @@ func quota(groups, mounts string, read func(name string) string) (least float64)
 	return least
 }
 
-// eachGroup calls f for the directories of the groups and their ancestors. second says that it is version 2.
+// eachGroup calls f for the directories of the groups and their ancestors. The argument second of f is true for control
+// groups of version 2.
 func eachGroup(groups, mounts string, f func(dir string, second bool)) {
 	for line := range strings.Lines(groups) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -118,7 +119,8 @@ func eachGroup(groups, mounts string, f func(dir string, second bool)) {
 	}
 }
 
-// mountPoint returns where the hierarchy with the quotas is mounted, and which of its groups is the root of this mount.
+// mountPoint returns where the hierarchy with the quotas is mounted (point), and which of its groups is the root of
+// this mount (root). The parameter second is true for control groups of version 2.
 func mountPoint(mounts string, second bool) (root, point string) {
 	const (
 		rootField, pointField           = 3, 4

@@ -118,7 +118,8 @@ func (m *Memory) space(size int) []byte {
 	return m.room[:size]
 }
 
-// within runs read with the timeout, and reports whether it ended in time. After a read that did not, it returns false.
+// within runs the function read with the timeout, and reports whether it ended in time. After a read that did not end
+// in time, within returns false without a call of read.
 func (m *Memory) within(read func()) bool {
 	if m.lost {
 		return false
@@ -152,13 +153,14 @@ func (pid MemoryOf) ReadPieces(p []byte, pieces []Piece) error {
 // patienceForAll is how long one call of Each waits for processes whose memory does not arrive, in all.
 const patienceForAll = 8 * ReadTimeout
 
-// Each calls read for each process, one after the other, and then take with the result. read runs in another goroutine
-// and gets a reader of the process's memory. If read does not end in time, its goroutine is left behind, and take is
-// not called for this process. Each continues with the next process in a new goroutine. So read must share nothing with
-// other calls of read or with the caller, except the values that it returns.
+// Each calls the function read for each process, one after the other, and then the function take with the result. read
+// runs in another goroutine and gets a reader of the process's memory. If read does not end in time, its goroutine is
+// left behind, and take is not called for this process. Each continues with the next process in a new goroutine. So
+// read must share nothing with other calls of read or with the caller, except the values that it returns.
 //
 // Each returns the processes that were left out: their memory did not arrive, an earlier read of the process still
-// waits, or Each had waited for others for more than two seconds. A call starts one goroutine if all processes respond.
+// waits, or Each had waited for other processes for more than two seconds. A call starts one goroutine if all processes
+// respond.
 func Each[T any](pids []int, read func(pid int, memory MemoryOf) T, take func(pid int, value T)) (unreachable []int) {
 	waited := time.Duration(0)
 	for len(pids) > 0 {
@@ -230,8 +232,8 @@ func readOne[T any](pid int, read func(pid int, memory MemoryOf) T) (value T, pr
 	return read(pid, MemoryOf(pid)), nil
 }
 
-// follow takes the values until all have arrived, or a value does not arrive in time. It returns the
-// number of values, and how long it has waited for the missing value.
+// follow passes the values to the function take until all have arrived, or a value does not arrive in time. The result
+// done is the number of values, and waited is how long it has waited for the missing value.
 func (r *run[T]) follow(take func(pid int, value T)) (done int, waited time.Duration) {
 	const most = 2 * ReadTimeout // for the read of another caller, and for this one
 	timer := time.NewTimer(most)
@@ -253,7 +255,8 @@ func (r *run[T]) follow(take func(pid int, value T)) (done int, waited time.Dura
 	return len(r.pids), 0
 }
 
-// useLate waits longer for a value whose reader does not block, and reports whether it has arrived.
+// useLate waits longer for a value, as long as the thread that reads it does not block. It reports whether the value
+// has arrived.
 func (r *run[T]) useLate(pid int, began time.Time, take func(pid int, value T)) bool {
 	for time.Since(began) < busyTimeout {
 		select {
@@ -269,7 +272,8 @@ func (r *run[T]) useLate(pid int, began time.Time, take func(pid int, value T)) 
 	return false
 }
 
-// use handles the value of one process.
+// use passes the value of one process to take. It records a skipped process, and repeats a panic of the reading
+// goroutine.
 func (r *run[T]) use(pid int, one result[T], take func(pid int, value T)) {
 	switch {
 	case one.problem != nil:

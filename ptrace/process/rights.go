@@ -123,7 +123,8 @@ func (r *Rights) VerifyProof(p *Proof) error {
 	return r.compare(p.pid, &now, denied)
 }
 
-// compare compares r with the rights of a process. denied is the error with which those were read.
+// compare compares r with the rights of a process. The parameter now has these rights, and denied is the error of
+// reading them.
 func (r *Rights) compare(pid int, now *Rights, denied error) error {
 	if denied != nil && !errors.Is(denied, ErrNotPermitted) || denied != nil && *now == (Rights{}) {
 		return denied

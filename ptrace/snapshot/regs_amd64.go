@@ -1,6 +1,7 @@
 package snapshot
 
-// stackPointers: struct user_regs_struct of arch/x86/include/asm/user_64.h, and user_32.h for 32-bit programs.
+// stackPointers has the place of the stack pointer in struct user_regs_struct of arch/x86/include/asm/user_64.h and,
+// for 32-bit programs, of user_32.h.
 var stackPointers = [...]stackPointer{
 	{length: PRStatusSize, offset: 19 * 8, size: 8}, // rsp
 	{length: 17 * 4, offset: 15 * 4, size: 4},       // esp

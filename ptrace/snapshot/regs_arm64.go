@@ -1,6 +1,7 @@
 package snapshot
 
-// stackPointers: struct user_pt_regs of arch/arm64/include/uapi/asm/ptrace.h, and the 32-bit struct pt_regs.
+// stackPointers has the place of the stack pointer in struct user_pt_regs (arch/arm64/include/uapi/asm/ptrace.h), and
+// in struct pt_regs of 32-bit programs.
 var stackPointers = [...]stackPointer{
 	{length: PRStatusSize, offset: 31 * 8, size: 8}, // sp
 	{length: 18 * 4, offset: 13 * 4, size: 4},       // r13

@@ -1,6 +1,7 @@
 package snapshot
 
-// stackPointers: struct pt_regs of arch/powerpc/include/uapi/asm/ptrace.h, padded to ELF_NGREG words.
+// stackPointers has the place of the stack pointer in struct pt_regs (arch/powerpc/include/uapi/asm/ptrace.h), padded
+// to ELF_NGREG words or not.
 var stackPointers = [...]stackPointer{
 	{length: PRStatusSize, offset: 1 * 8, size: 8}, // r1
 	{length: 44 * 8, offset: 1 * 8, size: 8},       // r1, without the padding

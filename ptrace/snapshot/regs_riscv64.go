@@ -1,6 +1,7 @@
 package snapshot
 
-// stackPointers: struct user_regs_struct of arch/riscv/include/uapi/asm/ptrace.h: pc, ra, sp, …
+// stackPointers has the place of the stack pointer in struct user_regs_struct (arch/riscv/include/uapi/asm/ptrace.h),
+// which begins with pc, ra and sp.
 var stackPointers = [...]stackPointer{
 	{length: PRStatusSize, offset: 2 * 8, size: 8}, // sp
 }

@@ -1,6 +1,7 @@
 package snapshot
 
-// stackPointers: s390_regs of arch/s390/include/uapi/asm/ptrace.h: the PSW of 16 bytes, then the general registers.
+// stackPointers has the place of the stack pointer in s390_regs (arch/s390/include/uapi/asm/ptrace.h): after the PSW of
+// 16 bytes come the general registers.
 var stackPointers = [...]stackPointer{
 	{length: PRStatusSize, offset: 16 + 15*8, size: 8}, // r15
 }

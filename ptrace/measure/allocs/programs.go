@@ -117,7 +117,7 @@ type copiedStack struct {
 	Data []byte
 }
 
-// programs is the loaded programs.
+// programs has the loaded BPF programs, and their maps.
 type programs struct {
 	*ebpf.Collection
 
@@ -154,7 +154,7 @@ func loadPrograms(c config) (*programs, error) {
 		t.Close()
 		return nil, loader().Error("open a ring", err)
 	}
-	// Number 0 is for allocations without a call path of their own. Sent: no stack is sent for it.
+	// Number 0 is for allocations without a call path of their own. Sent is set, so that no stack is sent for it.
 	if err := loaded.Maps["sums"].Put(uint64(0), Sums{Sent: 1}); err != nil {
 		t.Close()
 		return nil, loader().Error("fill a table", err)

@@ -38,7 +38,7 @@ func (q *queue) send() {
 // full reports whether the caller must wait for room before it adds a batch.
 func (q *queue) full() bool { return q.bytes >= maxQueued }
 
-// wait passes on one batch, unless the channel has no room until the deadline or the end of ctx.
+// wait passes on one batch. It gives up if the channel has no room until the deadline or the end of ctx.
 func (q *queue) wait(ctx context.Context, deadline time.Time) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()

@@ -175,8 +175,8 @@ func (t *Tracer) learnCode() error {
 	}
 	ranges := codeRanges(t.process.Maps())
 	if before == 0 || codePages(pid) != before || len(ranges) > MaxRanges {
-		return nil // the kernel takes every word for code that can be an address
-	} // the BPF programs take every word that can be an address for one in code
+		return nil // without ranges, the BPF programs take every word that can be an address for one in code
+	}
 	t.pages = before
 	return t.kernel.SetCode(ranges, before)
 }
@@ -191,9 +191,9 @@ func (t *Tracer) cpuTime() time.Duration {
 }
 
 // Run traces until ctx ends, which is no error, or the process ends, or the duration is over, or the cost exceeds the
-// budget. It calls take with new stacks, one call at a time; take may keep their memory. It calls report with the
-// figures several times a second. An error of take ends the trace, too. When Run returns, the process is not probed any
-// more.
+// budget. It calls the callback take with new stacks, one call at a time. take may keep their memory. It calls the
+// callback report with the figures several times a second. An error of take ends the trace, too. When Run returns, the
+// process is not probed any more.
 func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(*Progress)) (*Result, error) {
 	// Naming the first stacks can take a second. During this time, run fetches further stacks, gives the kernel new
 	// ranges of code, and compares the cost with the budget.

@@ -46,10 +46,11 @@ type Record struct {
 	At uint64
 	// Number is the number of the wait, counted from the first wait of the process.
 	Number uint64
-	// Waits is, with Off, the number of waits since the last stack, including this wait.
+	// Waits is set in records of the kind Off. It is the number of waits since the last stack, this wait included.
 	Waits uint64
-	// Took is, with OffEnd, the length of the wait, and Delay the part of it in which the process waited for a
-	// processor. With Exit, Took is the time on the processor, and Off the time off it.
+	// In records of the kind OffEnd, Took is the length of the wait, and Delay the part of it in which the process
+	// waited for a processor. In records of the kind Exit, Took is the time on the processor, and the field Off the
+	// time off it.
 	Took, Delay, Off time.Duration
 
 	// The other fields are only set for records with a stack: Running, Off and Sleeper.
@@ -74,8 +75,8 @@ type Piece struct {
 	Data  []byte
 }
 
-// Read calls each with all records in the ring, until the ring is empty or the time is over. It returns the number of
-// records.
+// Read calls the callback each with all records in the ring, until the ring is empty or the time until has come. It
+// returns the number of records.
 func (s *Sampler) Read(until time.Time, each func(*Record)) (int, error) {
 	s.reader.SetDeadline(time.Unix(1, 0))
 	var r Record
@@ -94,7 +95,7 @@ func (s *Sampler) Read(until time.Time, each func(*Record)) (int, error) {
 	}
 }
 
-// parse decodes what a program has written.
+// parse decodes a record that a BPF program has written.
 func (r *Record) parse(p []byte) error {
 	const headSize, recordSize = int(unsafe.Sizeof(clusterHead{})), int(unsafe.Sizeof(clusterRecord{}))
 	if len(p) < headSize {
@@ -167,15 +168,16 @@ type Process struct {
 	// Number is the number of the present or the last wait. HasStack is set if a stack of that wait was taken.
 	Number   uint64
 	HasStack bool
-	// These three describe the present or the last wait. Runnable means that the process did not sleep: it lost its
-	// processor.
+	// QueryID, Event, State and Runnable describe the present or the last wait. Runnable is set if the process did not
+	// sleep, but lost its processor.
 	QueryID      uint64
 	Event, State uint32
 	Runnable     bool
-	// Last is the time of the last waits, which TakeWaits does not return yet.
+	// Last has the time of the last waits. TakeWaits does not return this time yet.
 	Last WaitTime
-	// Undivided is set while the process has a processor and the previous wait is not yet in Last and Off. The wait
-	// took UndividedTook. After End, UndividedDelay is the part of it in which the process waited for a processor.
+	// Undivided is set while the process has a processor and the previous wait is not yet in Last and Off.
+	// UndividedTook is the length of that wait. After End, UndividedDelay is the part of it in which the process waited
+	// for a processor.
 	Undivided                     bool
 	UndividedTook, UndividedDelay time.Duration
 	// Delay is, after End, the part of the time since Since in which the process waited for a processor.
@@ -307,7 +309,7 @@ func (s *Sampler) TakeWaits() ([]WaitTime, error) {
 // batchCall is a method of a BPF map that reads many elements at a time.
 type batchCall func(*ebpf.MapBatchCursor, any, any, *ebpf.BatchOptions) (int, error)
 
-// batches calls each with all elements of a BPF map.
+// batches calls the callback each with all elements of a BPF map.
 func batches[K, V any](call batchCall, each func(K, *V)) error {
 	const size = 1024
 	keys, values := make([]K, size), make([]V, size)

@@ -150,7 +150,8 @@ func Check() error {
 	return s.Start(0)
 }
 
-// Start attaches the programs. They take no samples after the time most, even if this process does not run then.
+// Start attaches the programs. They take no samples after the time in the parameter most, even if this process does not
+// run then.
 func (s *Sampler) Start(most time.Duration) error {
 	s.attached = Now()
 	if err := s.kernel.Variables["attached"].Set(s.attached); err != nil {

@@ -56,7 +56,8 @@ const (
 	window = 500 * time.Millisecond
 	// least is the processor time below which a process is not judged: the cost of a few hits is no burden.
 	least = 20 * time.Millisecond
-	// maxEvery is the largest value of every. If only one hit in so many gets a stack, stacks cost next to nothing.
+	// maxEvery is the largest value of the field every. If only one hit in so many gets a stack, stacks cost next to
+	// nothing.
 	maxEvery = 1 << 16
 )
 
@@ -78,7 +79,8 @@ func (b *budget) stacks(d time.Duration) int {
 	return max(1, int(float64(n)*d.Seconds()))
 }
 
-// check allows more stacks, and once in a window compares the cost with the limit. over means that the session is over.
+// check allows more stacks, and once in a window compares the cost with the limit. The result over is set if the
+// session must end.
 func (b *budget) check() (over bool, err error) {
 	now := time.Now()
 	if d := now.Sub(b.filled); d >= refill {
@@ -122,7 +124,8 @@ func (b *budget) check() (over bool, err error) {
 	return !b.session.attached(), nil
 }
 
-// burden is the cost of a process in a window: for counting its hits, in all (with stacks), and in all by group.
+// burden is the cost of a process in a window. counting is the cost of counting its hits. all is the whole cost, with
+// the stacks, and groups has the whole cost by group.
 type burden struct {
 	counting, all time.Duration
 	groups        map[int]time.Duration

@@ -68,9 +68,9 @@ type Condition struct {
 
 // Probe describes what the BPF program does at an instruction.
 type Probe struct {
-	// Stack: copy stacks. Without Stack and Arguments, hits are only counted.
+	// Stack makes the program copy stacks. Without Stack and Arguments, hits are only counted.
 	Stack bool
-	// Go: the stack may be a goroutine's.
+	// Go says that the stack may be a goroutine's.
 	Go         bool
 	Arguments  []Argument
 	Conditions []Condition // hits that do not meet all of them are only counted (Figures.Failed)

@@ -12,12 +12,14 @@ const (
 	// maxWaiting is the largest number of hits that wait for take. Further hits stay in the kernel's ring. If the ring
 	// is full, the kernel counts each new hit as lost.
 	maxWaiting = 256
-	// finishTime is how long after the end take is still called with hits. The remaining hits are counted as lost.
+	// finishTime is the time after the end of the session in which the callback take still gets hits. The remaining
+	// hits are counted as lost.
 	finishTime = 30 * time.Second
 )
 
-// handover calls take and tick of Session.Run in a second goroutine. Naming a stack can take long, for example if the
-// memory map of the process cannot be read. Meanwhile Run keeps to the limit of the cost and to the end time.
+// handover calls the callbacks take and tick of Session.Run in a second goroutine. Naming a stack can take long, for
+// example if the memory map of the process cannot be read. Meanwhile Run keeps to the limit of the cost and to the end
+// time.
 type handover struct {
 	session *Session
 	free    chan *Hit // for new hits
@@ -41,8 +43,8 @@ func newHandover(s *Session, take func(*Hit) error, tick func() error) *handover
 	return h
 }
 
-// run calls take and tick until the channel of hits is closed. After the first error, or when over is set, the
-// remaining hits are lost.
+// run calls the callbacks take and tick until the channel hits is closed. After the first error, or when the field over
+// is set, the remaining hits are lost.
 func (h *handover) run(take func(*Hit) error, tick func() error) {
 	failed := false
 	note := func(err error) {
@@ -82,8 +84,8 @@ func shielded(f func() error) (err error) {
 	return f()
 }
 
-// next passes on the next hit. It waits for room until one time, then for a hit until another time. It returns false if
-// there is no room or no hit.
+// next passes on the next hit. It waits for room for a hit until the time room, and then for a hit until the time
+// until. It returns false if there is no room or no hit.
 func (h *handover) next(room, until time.Time) bool {
 	var hit *Hit
 	select {
@@ -108,7 +110,7 @@ func (h *handover) next(room, until time.Time) bool {
 	return true
 }
 
-// tick requests a call of tick in the second goroutine.
+// tick requests a call of the callback tick in the second goroutine.
 func (h *handover) tick() {
 	select {
 	case h.ticks <- struct{}{}:
@@ -116,7 +118,7 @@ func (h *handover) tick() {
 	}
 }
 
-// err returns the first error of take or tick; nil: none yet.
+// err returns the first error of the callbacks take and tick; nil: none yet.
 func (h *handover) err() error {
 	select {
 	case err := <-h.failed:
@@ -126,8 +128,8 @@ func (h *handover) err() error {
 	}
 }
 
-// finish passes on the last hits for a time, and waits for the current call of take. Call it after the probes were
-// detached.
+// finish passes on the last hits, for at most the time patience, and waits for the current call of the callback take.
+// Call it after the probes were detached.
 func (h *handover) finish(patience time.Duration) error {
 	h.over.Store(patience <= 0)
 	timer := time.AfterFunc(patience, func() { h.over.Store(true) })

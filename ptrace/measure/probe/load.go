@@ -99,7 +99,8 @@ func Load(c Config) (p *Programs, err error) {
 	return p, p.prepare(&c)
 }
 
-// loader returns the loader of the BPF programs: with calls of those for timing calls, otherwise for counting hits.
+// loader returns the loader of the BPF programs. If the parameter calls is set, the programs time calls. Otherwise they
+// count hits.
 func loader(calls bool) *bpf.Loader {
 	l := &bpf.Loader{Read: loadProbe, Unsupported: ErrUnsupported, Release: "6.6", HostPIDs: true}
 	if calls {
@@ -243,7 +244,8 @@ func (l *Link) Close() {
 	}
 }
 
-// SetBudget sets how many stacks may be copied from now on. One hit in every gets a stack, chosen by chance.
+// SetBudget sets how many stacks may be copied from now on. Of so many hits as the parameter every says, one gets a
+// stack, chosen by chance.
 func (p *Programs) SetBudget(stacks int, every int) {
 	atomic.StoreUint32(&p.control.every, uint32(max(1, every)))
 	atomic.StoreInt64(&p.control.stacks, int64(stacks))

@@ -129,8 +129,8 @@ type Hit struct {
 	Strings    []string
 }
 
-// Next reads the next hit into its argument. It waits until the deadline; false at the deadline or after Close.
-// Registers and Stack are valid until the next call.
+// Next reads the next hit into the parameter into. It waits until the deadline, and returns false at the deadline or
+// after Close. Registers and Stack are valid until the next call.
 func (p *Programs) Next(deadline time.Time, into *Hit) bool {
 	p.ring.SetDeadline(deadline)
 	for {

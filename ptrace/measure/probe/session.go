@@ -28,8 +28,8 @@ type Point struct {
 	// the kernel increments while the probe is attached; 0: none.
 	File            *os.File
 	Offset, Counter uint64
-	// Emulated: the kernel emulates the instruction. Otherwise it single-steps the instruction, which takes ten times
-	// as long.
+	// Emulated means that the kernel emulates the instruction. Otherwise it single-steps the instruction, which takes
+	// ten times as long.
 	Emulated bool
 	// Group is the number of the function to which the point belongs. Points of one group are removed together.
 	Group int
@@ -80,7 +80,7 @@ type Session struct {
 	budget   budget
 	ended    map[int]bool
 
-	finishTime time.Duration // how long after the end take is still called with hits
+	finishTime time.Duration // the time after the end in which the callback take still gets hits
 	since      time.Time     // when all probes had been attached
 	took       time.Duration // time from since until the probes were removed
 
@@ -193,11 +193,11 @@ func (s *Session) attach() error {
 	return nil
 }
 
-// Run calls take with hits until ctx ends, or the duration since Open is over (0: no limit), or all processes have
-// ended. These are no errors. It calls tick about 50 times a second, or less often if take takes longer; nil: no call.
-// Both are called in the same separate goroutine, and an error of either ends the session. The error wraps
-// ErrUnsupported if a process has started a thread whose hits the kernel does not count. At the end, Run removes the
-// probes, and returns when take has returned. Hits for which take was not called are counted as lost.
+// Run calls the callback take with hits until ctx ends, or the duration since Open is over (0: no limit), or all
+// processes have ended. These are no errors. It calls the callback tick about 50 times a second, or less often if take
+// takes longer; nil: no call. Both are called in the same separate goroutine, and an error of either ends the session.
+// The error wraps ErrUnsupported if a process has started a thread whose hits the kernel does not count. At the end,
+// Run removes the probes, and returns when take has returned. Hits for which take was not called are counted as lost.
 func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hit) error, tick func() error) error {
 	h := newHandover(s, take, tick)
 	err := s.watch(ctx, duration, h)
@@ -308,7 +308,8 @@ func (s *Session) Others() (map[int]uint64, error) {
 	return sums, nil
 }
 
-// removeOthers moves the hits of other servers' ended processes from the kernel's table to gone, as removeEnded does.
+// removeOthers moves the hits of other servers' ended processes from the kernel's table to the field gone, as
+// removeEnded does.
 func (s *Session) removeOthers(table map[tableKey]uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -325,8 +326,8 @@ func (s *Session) removeOthers(table map[tableKey]uint64) error {
 	return nil
 }
 
-// sums returns the figures in the kernel's table and those in past, added up. Hits in lost are moved from Stacks to
-// Lost.
+// sums returns the figures in the kernel's table and the figures in the field past, added up. Hits in the field lost
+// are moved from Stacks to Lost.
 func (s *Session) sums(table map[tableKey]Figures) map[Key]Figures {
 	sums := make(map[Key]Figures, len(table)+len(s.past))
 	maps.Copy(sums, s.past)
@@ -363,8 +364,9 @@ func addTo(sums map[Key]Figures, key Key, f Figures) {
 	sums[key] = sum
 }
 
-// removeEnded moves the figures of ended processes from the kernel's table to past, to make room for other processes.
-// sums is the result of the method sums for the table: removeEnded changes its keys so that they stay comparable.
+// removeEnded moves the figures of ended processes from the kernel's table to the field past, to make room for other
+// processes. The parameter sums is the result of the method sums for the table: removeEnded changes its keys so that
+// they stay comparable.
 //
 // A process has ended if no process has its PID. Then it cannot hit a probe any more, and its figures are final. As
 // long as another process has the PID, the figures stay in the table.
@@ -384,7 +386,7 @@ func (s *Session) removeEnded(table map[tableKey]Figures, sums map[Key]Figures) 
 	return nil
 }
 
-// addPast adds the final figures of an ended process to past, under Process{} if there is no room.
+// addPast adds the final figures of an ended process to the field past, under Process{} if there is no room.
 func (s *Session) addPast(key Key, f Figures, sums map[Key]Figures) {
 	_, kept := s.past[key]
 	if !kept && len(s.past) >= maxPast {

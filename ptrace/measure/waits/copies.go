@@ -14,7 +14,7 @@ const stackPointerWord = 19
 type StackOptions struct {
 	// Every means that the stack of one wait in so many is copied, chosen by chance.
 	Every int
-	// Longer means that the stacks of waits are copied that took at least so long.
+	// Longer means that the stacks are copied of all waits that took at least so long.
 	Longer time.Duration
 }
 

@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// TraceAll switches on or off that the BPF programs report every wait of all processes.
+// TraceAll sets whether the BPF programs report every wait of all processes.
 func (p *programs) TraceAll(on bool) error {
 	var value uint32
 	if on {
@@ -29,9 +29,9 @@ type probe struct {
 	started uint64 // start time of the process: Stat.StartTime
 }
 
-// ProbeExecutor switches on or off that the starts and ends of the executor of one process are reported. Switching off
-// also works after the process has ended. The error wraps ErrUnsupported before Linux 6.6, and for a server program
-// whose executor was not found.
+// ProbeExecutor sets whether the starts and ends of the executor of one process are reported. Setting it to false also
+// works after the process has ended. The error wraps ErrUnsupported before Linux 6.6, and for a server program whose
+// executor was not found.
 func (p *programs) ProbeExecutor(pid int, on bool) error {
 	if !on {
 		return p.endProbe(pid)

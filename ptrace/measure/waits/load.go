@@ -86,8 +86,8 @@ type slot = waitsSlot
 // programs are the loaded BPF programs and their maps.
 type programs struct {
 	kernel *ebpf.Collection // programs and tables
-	extra  []*ebpf.Program  // programs of kernel that Attach attaches
-	names  []string         // of extra
+	extra  []*ebpf.Program  // programs in the field kernel that Attach attaches
+	names  []string         // names of the programs in extra
 	links  []link.Link
 	memory []byte
 	slots  []slot
@@ -410,7 +410,7 @@ func (p *programs) Reset(i int, now uint64) {
 	atomic.AddUint32(&p.slots[i].WantedGeneration, 1)
 }
 
-// SetTraced switches on or off that the programs report every wait of the process in slot i.
+// SetTraced sets whether the programs report every wait of the process in slot i.
 func (p *programs) SetTraced(i int, on bool) {
 	var value uint32
 	if on {
@@ -449,7 +449,7 @@ func (p *programs) Gone(deadline time.Time, into *slot) bool {
 }
 
 // try loads the programs for no server, to find out whether the kernel accepts them. If loading does not show it, try
-// also attaches one of them for a moment. uring: as config.Uring.
+// also attaches one of them for a moment. The parameter uring has the meaning of config.Uring.
 func try(hooks hooks, uring bool) error {
 	p, err := loadPrograms(config{Postmaster: -1, ProcSize: 1, Procs: 1, Uring: uring}, hooks)
 	if err != nil {

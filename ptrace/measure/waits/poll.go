@@ -33,9 +33,9 @@ type poller struct {
 }
 
 // polled has the figures of the process that has a slot now.
-type polled struct { // as the server sees it
-	pid    int // as this process sees it
-	local  int // as this process knows it
+type polled struct {
+	pid    int // process id as the server sees it
+	local  int // process id as this process sees it
 	events table
 }
 

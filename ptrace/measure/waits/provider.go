@@ -116,8 +116,8 @@ type Lost struct {
 	Missed uint64
 	// Outside is the number of waits of processes before they joined the shared memory, or after they left it.
 	Outside uint64
-	// Queries is the number of waits without a query because there was no room, Records of traced waits that are
-	// missing.
+	// Queries is the number of waits that are not attributed to a query because there was no room. Records is the
+	// number of missing records of traced processes.
 	Queries, Records uint64
 	// Stacks is the number of stacks of waits that could not be copied.
 	Stacks uint64
@@ -135,7 +135,8 @@ type Snapshot struct {
 	Lost  Lost
 }
 
-// wait adds to the process and to figures the wait in progress, which began at a time of CLOCK_MONOTONIC in ns.
+// wait adds the wait in progress to the process and to the table figures. began is the start of the wait, in ns of
+// CLOCK_MONOTONIC.
 func (p *Process) wait(figures table, event uint32, began uint64) {
 	took := monotonic() - began
 	if int64(took) <= 0 {
@@ -204,13 +205,13 @@ type Provider interface {
 
 // Tracer is a provider that can report every wait of single processes.
 type Tracer interface {
-	// SetTraced switches on or off that every wait of a process is reported; false if the process is not known.
+	// SetTraced sets whether every wait of a process is reported. It returns false if the process is not known.
 	SetTraced(pid int, on bool) bool
-	// SetExecutorTraced switches on or off that the starts and ends of a process's executor are reported. Switching off
+	// SetExecutorTraced sets whether the starts and ends of a process's executor are reported. Setting it to false
 	// works after the end of the process, too. Use it for single processes: each start and end costs the process a
 	// microsecond.
 	SetExecutorTraced(pid int, on bool) error
-	// TraceAll switches on or off that every wait of all processes is reported.
+	// TraceAll sets whether every wait of all processes is reported.
 	TraceAll(on bool) error
 	// Records returns the records since the last call.
 	Records() []Record

@@ -39,8 +39,9 @@ func (p *programs) Record(deadline time.Time) (rawRecord, bool) {
 
 // Counters are the counters of the BPF programs other than the figures of waits.
 type Counters struct {
-	// LostProcesses is the number of ended processes for whose figures the ring had no room, LostRecords of waits of
-	// traced processes without room, LostQueries of waits for which the map of queries had no room.
+	// LostProcesses is the number of ended processes for whose figures the ring had no room. LostRecords is the number
+	// of records of traced processes for which there was no room. LostQueries is the number of waits for which the map
+	// of queries had no room.
 	LostProcesses, LostRecords, LostQueries uint64
 	// LostStacks is the number of stacks that could not be copied: there was no room, or the memory was not readable.
 	LostStacks uint64

@@ -5,7 +5,8 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// maxCopied is the largest number of processes kept in kernel.copied, maxStacks of stacks that Stacks returns.
+// maxCopied is the largest number of processes in kernel.copied. maxStacks is the largest number of stacks that one
+// call of Stacks returns.
 const (
 	maxCopied = 256
 	maxStacks = 1024
@@ -42,6 +43,7 @@ func (k *kernel) Stacks() (list []Stack, unnamed int) {
 }
 
 // copiedProcess returns a process with mappings that were read after the copy; nil if it has ended or cannot be read.
+// The map fresh has the processes whose mappings this call of Stacks has read already.
 func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *observe.CopiedProcess {
 	p := k.copied[pid]
 	if p != nil && !p.Lives() {

@@ -36,7 +36,7 @@ func (t table) list() []Event {
 // keeper keeps the figures of certain processes after their end.
 type keeper struct {
 	pids  []int
-	most  int // number of further processes to keep
+	most  int // number of processes to keep besides pids
 	ended []Process
 }
 
@@ -51,7 +51,7 @@ func (k *keeper) add(p Process) bool {
 	return true
 }
 
-// addTo adds the ended processes to the others, and sorts them by slot.
+// addTo adds the ended processes to the processes in the list, and sorts them by slot.
 func (k *keeper) addTo(processes []Process) []Process {
 	processes = append(processes, k.ended...)
 	slices.SortStableFunc(processes, func(a, b Process) int { return cmp.Compare(a.Slot, b.Slot) })
