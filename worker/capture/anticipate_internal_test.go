@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/worker/naming"
 )
 
-// TestAnticipate: what names the place where a process sleeps is read before anything is known of its images; of one
-// that has ended nothing is.
+// TestAnticipate checks that anticipate reads the symbols and lines of the code in which a process sleeps, although
+// none of its images is known. For a process that has ended, anticipate reads nothing.
 func TestAnticipate(t *testing.T) {
 	_, snap, _ := snapshotOf(t, "5")
 	c, err := New(Config{})
@@ -59,7 +59,7 @@ func TestAnticipate(t *testing.T) {
 	}
 }
 
-// TestAnticipated: a stack is the same whether or not something was read before it was known.
+// TestAnticipated checks that the first capture of a process, which anticipates, has the same frames as the second.
 func TestAnticipated(t *testing.T) {
 	_, snap, _ := snapshotOf(t, "5")
 	target := process.Target{PID: snap.PID, UID: -1}

@@ -17,14 +17,15 @@ func bareFlags() []string {
 	return []string{"-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"}
 }
 
-// TestKnownStacksOfBareCode has the same of functions without call frame information and without frame pointers, which
-// signal handlers on a stack of their own are among.
+// TestKnownStacksOfBareCode checks the stacks of known functions without call frame information and without frame
+// pointers. Among them are signal handlers on their own stack.
 func TestKnownStacksOfBareCode(t *testing.T) {
 	t.Parallel()
 	checkKnownStacks(t, build(t, bareFlags()...))
 }
 
-// TestBareSpin has a program without a C library, of such functions alone, that spins in a signal handler.
+// TestBareSpin captures a program that consists only of such functions, has no C library, and spins in a signal
+// handler.
 func TestBareSpin(t *testing.T) {
 	t.Parallel()
 	const base = "no way to a return"
@@ -42,7 +43,7 @@ func TestBareSpin(t *testing.T) {
 			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 			c := capturer(t)
 			target := process.Target{PID: cmd.Process.Pid, UID: -1}
-			spins := false // at first it is on its way there
+			spins := false // at first the program has not reached the handler yet
 			for deadline := time.Now().Add(3 * time.Minute); !spins; {
 				tr, err := c.Capture(t.Context(), target, capture.Options{})
 				spins = err == nil && len(tr.Threads[0].Frames) == len(want)
@@ -80,7 +81,7 @@ func TestConstructor(t *testing.T) {
 			for deadline := time.Now().Add(3 * time.Minute); ; {
 				th := take(t, c, cmd.Process.Pid, capture.Options{})
 				if th.Frames[0].Name() != "inside" && time.Now().Before(deadline) {
-					continue // it is on its way there
+					continue // the program has not reached the constructor yet
 				}
 				last := th.Frames[len(th.Frames)-1]
 				if !th.Whole || len(th.Frames) < 5 || th.Frames[1].Name() != "spin" || !strings.HasPrefix(last.Module, "ld") {

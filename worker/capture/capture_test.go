@@ -37,7 +37,7 @@ func compile(t *testing.T, source string, flags ...string) string {
 	return exe
 }
 
-// start runs the program until it sits still, and ends it with the test.
+// start runs the program until it sleeps. The program ends with the test.
 func start(t *testing.T, exe string, args ...string) int {
 	t.Helper()
 	pid := run(t, exe, args...)
@@ -45,7 +45,7 @@ func start(t *testing.T, exe string, args ...string) int {
 	return pid
 }
 
-// run runs the program until it is ready, and ends it with the test.
+// run runs the program until it is ready. The program ends with the test.
 func run(t *testing.T, exe string, args ...string) int {
 	t.Helper()
 	cmd := exec.Command(exe, args...)

@@ -30,7 +30,8 @@ func needC(t *testing.T) {
 	}
 }
 
-// between are frames of the ways between Go and C; what cgo makes has a random name, and no name where it is stripped.
+// between matches the frames between Go and C. Functions that cgo makes have a random name, or none in a stripped
+// program.
 var between = regexp.MustCompile(
 	`^(runtime\.(asmcgocall|cgocallback|systemstack_switch|cgocallbackg1?)|crosscall2|_cgo.*|)$`)
 
@@ -196,7 +197,7 @@ func spinOf(t *testing.T, conn *pgx.Conn, c *capture.Capturer) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = conn.Exec(t.Context(), "SELECT go_spin()") // until it is cancelled, if it has not returned just before
+		_, _ = conn.Exec(t.Context(), "SELECT go_spin()") // until it is cancelled, unless it has just returned
 	}()
 	pid := int(conn.PgConn().PID())
 	got := captureRunning(t, c, pid, spinning("PostgresMain"), capture.Options{})
@@ -245,7 +246,7 @@ func TestGoInPostgres(t *testing.T) {
 		return slices.Contains(goNames(&th), "main._Cfunc_cSleep")
 	})
 	checkLibrary(t, &th, "PostgresMain")
-	// The sleep ends, and then the backend, if it is this thread that gets the signal.
+	// SIGTERM ends the sleep and then the backend, if this thread gets the signal.
 	if err := unix.Tgkill(pid, pid, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func contexts(t *testing.T, pid int) *capture.MemoryContexts {
 	return m
 }
 
-// rowsOf words a tree as the view has it: with the names of a context and its ancestors, and all figures.
+// rowsOf prints a tree in the form of the view's rows: with the names of a context and its ancestors, and all figures.
 func rowsOf(m *capture.MemoryContexts) []string {
 	rows := make([]string, len(m.Contexts))
 	chains := make([]string, len(m.Contexts))
@@ -67,8 +67,8 @@ func query(t *testing.T, conn *pgx.Conn, sql string) [][]string {
 	return rows
 }
 
-// viewQuery asks for the view's rows. Before 18 they go down each branch first, since then level by level with the
-// path.
+// viewQuery returns a query for the view's rows. Before version 18, the rows go down each branch first. Since then,
+// they go level by level, and have the path.
 func viewQuery(major int, more string) string {
 	path, level := "NULL", "level"
 	if major >= 18 {
@@ -78,7 +78,7 @@ func viewQuery(major int, more string) string {
 		path + more + " FROM pg_backend_memory_contexts"
 }
 
-// viewRows words the view's rows in the same form.
+// viewRows prints the view's rows in the form of rowsOf.
 func viewRows(t *testing.T, rows [][]string, major int) (out []string) {
 	t.Helper()
 	var branch []string
@@ -107,8 +107,8 @@ func viewRows(t *testing.T, rows [][]string, major int) (out []string) {
 	return out
 }
 
-// ofTheQuery reports whether a row is of a context in which the query of the view itself allocates after it has seen
-// it.
+// ofTheQuery reports whether a row is of a context that the query on the view itself uses. The query still allocates
+// memory there after the view has counted the context.
 func ofTheQuery(row string) bool {
 	chain, rest, _ := strings.Cut(row, "|")
 	return strings.HasPrefix(chain, "TopMemoryContext/MessageContext") ||

@@ -113,8 +113,8 @@ func checkCoreStack(t *testing.T, th *backtrace.Thread, bare, followed bool) {
 	}
 }
 
-// TestGlobalPointer has riscv64's gp, which the programs' _start sets to __global_pointer$: in each core it is
-// that symbol's address.
+// TestGlobalPointer checks the register gp of riscv64, which the programs' _start sets to __global_pointer$. In each
+// core, gp must be the address of that symbol.
 func TestGlobalPointer(t *testing.T) {
 	programs, err := filepath.Glob(filepath.Join(coresDir, "riscv64-*.core.xz"))
 	if err != nil || len(programs) < 6 {
@@ -152,7 +152,7 @@ func TestGlobalPointer(t *testing.T) {
 	}
 }
 
-// symbolValue looks into a file's symbol table.
+// symbolValue returns the value of a symbol in a file's symbol table.
 func symbolValue(t *testing.T, file, name string) uint64 {
 	t.Helper()
 	f, err := elf.Open(file)

@@ -112,7 +112,8 @@ func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 // throughGenerated counts stacks through generated code.
 type throughGenerated struct{ all, whole int }
 
-// add counts a stack. It returns the outermost frame in generated code of a whole stack, else -1.
+// add counts a stack. It returns the index of the outermost frame in generated code, or -1 if the stack has no such
+// frame or is incomplete.
 func (g *throughGenerated) add(t *testing.T, th *backtrace.Thread) int {
 	t.Helper()
 	last := -1
@@ -138,7 +139,8 @@ func (g *throughGenerated) add(t *testing.T, th *backtrace.Thread) int {
 	return last
 }
 
-// behind are the return addresses that have been seen directly behind generated code, and directly behind others.
+// behind has return addresses: those seen directly after a frame in generated code (first), and those seen directly
+// after each other frame (frames).
 type behind struct {
 	first  map[uint64]bool
 	frames map[uint64]map[uint64]bool
@@ -157,7 +159,8 @@ func (b behind) learn(frames []backtrace.Frame) {
 	}
 }
 
-// wrong returns the number of the first frame that has never been seen behind the one before, -1 if each has.
+// wrong returns the index of the first frame that was never seen after the frame before it, or -1 if there is no such
+// frame.
 func (b behind) wrong(frames []backtrace.Frame) int {
 	if len(frames) == 0 || !b.first[frames[0].Address] {
 		return 0

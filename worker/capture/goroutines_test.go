@@ -24,7 +24,7 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// dumped is a goroutine in what Go prints at SIGQUIT.
+// dumped is a goroutine in the text that Go prints at SIGQUIT.
 type dumped struct {
 	state   string
 	frames  []string
@@ -33,7 +33,7 @@ type dumped struct {
 
 var goroutineHeader = regexp.MustCompile(`(?m)^goroutine ([0-9]+)(?: gp=\S+ m=\S+(?: mp=\S+)?)? \[([^\]]*)\]:\n`)
 
-// parseDump reads the goroutines of a dump. The one of the system stack has no number, 0.
+// parseDump reads the goroutines of a dump. The goroutine of the system stack has no number and counts as 0.
 func parseDump(t *testing.T, dump string) map[uint64]dumped {
 	t.Helper()
 	out := make(map[uint64]dumped)
@@ -95,14 +95,15 @@ func goNames(th *backtrace.Thread) []string {
 	return out
 }
 
-// startGo starts a Go program that is to print all when SIGQUIT ends it, and waits until it reads its standard input.
+// startGo starts a Go program, and waits until it reads its standard input. When SIGQUIT ends the program, it prints
+// all goroutines into the returned buffer.
 func startGo(t *testing.T, exe string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	cmd := exec.Command(exe, args...)
 	return cmd, startReading(t, cmd)
 }
 
-// startReading does that with a command.
+// startReading does the work of startGo for a given command.
 func startReading(t *testing.T, cmd *exec.Cmd) *bytes.Buffer {
 	t.Helper()
 	dump := startDumping(t, cmd)
@@ -110,7 +111,7 @@ func startReading(t *testing.T, cmd *exec.Cmd) *bytes.Buffer {
 	return dump
 }
 
-// startDumping starts a Go program that is to print all when SIGQUIT ends it, into the buffer.
+// startDumping starts a Go program. When SIGQUIT ends the program, it prints all goroutines into the returned buffer.
 func startDumping(t *testing.T, cmd *exec.Cmd) *bytes.Buffer {
 	t.Helper()
 	cmd.Env = append(append(os.Environ(), "GOTRACEBACK=system"), cmd.Env...)
@@ -237,7 +238,8 @@ func TestBusyGoroutines(t *testing.T) {
 	}
 }
 
-// compareLayout compares the offsets that are known of a version with those in a program's debugging information.
+// compareLayout compares the offsets that are known for a version of Go with those in a program's debugging
+// information.
 func compareLayout(t *testing.T, exe, version string) {
 	t.Helper()
 	f, err := os.Open(exe)
@@ -310,7 +312,7 @@ func compareWithDump(t *testing.T, tr *backtrace.Trace, dump *bytes.Buffer) {
 		tr.Go, len(got), len(want), waits, frames, tr.Pause)
 }
 
-// compareGoroutine compares one goroutine; it returns 1 if it waits.
+// compareGoroutine compares one goroutine. It returns 1 if the goroutine waits, otherwise 0.
 func compareGoroutine(t *testing.T, g *backtrace.Goroutine, d *dumped) int {
 	t.Helper()
 	state, _, locked := strings.Cut(d.state, ", locked to thread")
@@ -332,7 +334,8 @@ func compareGoroutine(t *testing.T, g *backtrace.Goroutine, d *dumped) int {
 	if g.Status != state || state == "running" || state == "runnable" {
 		return 0
 	}
-	// Go leaves out what called the function that the system call is in, and in the middle of more than a hundred frames.
+	// Go leaves out the callers of the function that makes the system call, and the middle of more than a hundred
+	// frames.
 	if over := len(names) - len(d.frames); over > 0 && state == "syscall" {
 		names = names[over:]
 	}

@@ -69,24 +69,25 @@ func checkCalling(t *testing.T, exe string) {
 	got.check(t, "between Go and C")
 }
 
-// idle are the functions at which stacks end of threads that run no goroutine.
+// idle are the functions at which the stacks of threads without a goroutine end.
 var idle = []string{"runtime.mcall", "runtime.mstart", "runtime.rt0_go"}
 
-// leavesGoroutine reports whether a thread in that function has left its goroutine, which wanted no more stack.
+// leavesGoroutine reports whether a function on a stack shows that the thread has left its goroutine. Such a goroutine
+// did not ask for more stack.
 func leavesGoroutine(name string) bool {
 	return name == "runtime.gopreempt_m" || name == "runtime.preemptPark" || name == "runtime.schedule"
 }
 
 // goTally counts captures.
 type goTally struct {
-	stops, idle   int // stops, and threads in them that run no goroutine
-	all, whole    int // threads that do
-	growing, grew int // those where a stack grows, and that are followed to its goroutine
+	stops, idle   int // stops, and threads in them without a goroutine
+	all, whole    int // threads with a goroutine, and those of them with a whole stack
+	growing, grew int // threads whose stack grows, and those of them followed to the goroutine
 	crossed, ends map[string]int
 	pause, held   time.Duration
 }
 
-// captureBusy captures a program that it starts.
+// captureBusy starts a program and captures it.
 func captureBusy(t *testing.T, cmd *exec.Cmd, calls *regexp.Regexp, o capture.Options) *goTally {
 	t.Helper()
 	if err := cmd.Start(); err != nil {
@@ -178,8 +179,8 @@ func (g *goTally) add(t *testing.T, th *backtrace.Thread, calls *regexp.Regexp) 
 	}
 }
 
-// check prints the shares. Those at the very instructions that move the stack pointer, or a goroutine to its new stack,
-// are not whole.
+// check prints the shares. A stack is not whole if the thread is at an instruction that moves the stack pointer, or
+// that moves a goroutine to its new stack.
 func (g *goTally) check(t *testing.T, what string) {
 	t.Helper()
 	figure.Printf(t, "%s: %d stops, %d threads without a goroutine; %d of %d stacks (%.2f %%) whole, through %v; %d of "+

@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/worker/naming"
 )
 
-// bareModules hides the call frame information of the images with a name.
+// bareModules hides the call frame information of the images with a given name.
 type bareModules struct {
 	*naming.Space
 

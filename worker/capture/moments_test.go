@@ -119,7 +119,8 @@ func newObservation(t *testing.T, binDir string) *observation {
 	return o
 }
 
-// moment sends a command, stops the backend after a random time, captures it, cancels it where it stands, and compares.
+// moment sends a command, stops the backend after a random time, captures it, cancels the command at this place, and
+// compares.
 func (o *observation) moment(t *testing.T, command string) {
 	t.Helper()
 	if words := strings.Fields(command); words[0] == "VACUUM" {
@@ -150,7 +151,7 @@ func (o *observation) moment(t *testing.T, command string) {
 	var pgErr *pgconn.PgError
 	if !errors.As(cancelled, &pgErr) || pgErr.Code != "57014" {
 		if cancelled == nil {
-			o.empty++ // it had just come to its end
+			o.empty++ // the command had just ended
 			return
 		}
 		t.Fatalf("the command ended with %v", cancelled)
@@ -248,8 +249,9 @@ var interruptible = []string{"Timeout", "Lock", "IPC", "BufferPin"}
 // access/transam/parallel.c).
 const workersEnd = "BgWorkerShutdown"
 
-// compare compares the levels with the lines of a CONTEXT. They may differ only if the backend was not waiting: it goes
-// on then to the next point at which it looks for a cancel request. A backend that waits looks for one at once.
+// compare compares the levels with the lines of a CONTEXT. They may differ only if the backend was not waiting. A
+// backend that runs continues to the next point at which it checks for a cancel request. A backend that waits checks at
+// once.
 func (o *observation) compare(t *testing.T, tr *backtrace.Trace, where string) {
 	t.Helper()
 	got, want := o.texts(t, tr), known(where)
@@ -284,7 +286,8 @@ func (o *observation) note(tr *backtrace.Trace) {
 	}
 }
 
-// texts returns the levels of a trace, and checks that each stands at a frame of the code that made it.
+// texts returns the texts of the levels in a trace. It checks that each level belongs to a frame of the code that made
+// it.
 func (o *observation) texts(t *testing.T, tr *backtrace.Trace) []string {
 	t.Helper()
 	var out []string
@@ -301,7 +304,8 @@ func (o *observation) texts(t *testing.T, tr *backtrace.Trace) []string {
 	return out
 }
 
-// known returns the lines of a CONTEXT that can be known: all but the data of a COPY and a traceback of Python.
+// known returns the lines of a CONTEXT (the parameter where) that a trace can have. It leaves out the data of a COPY
+// and a traceback of Python.
 func known(where string) []string {
 	prefixes := []string{"PL/pgSQL ", "COPY ", "SQL ", "while ", "PL/Perl ", "PL/Python "}
 	var out []string
@@ -313,8 +317,8 @@ func known(where string) []string {
 	return out
 }
 
-// sameLevel compares a level with a line of CONTEXT; an SQL function's statement number is not known before 18, and a
-// COPY's data are left out.
+// sameLevel reports whether a level is equal to a line of a CONTEXT. The line may also have the statement number of an
+// SQL function, which is not known before version 18, or the data of a COPY.
 func sameLevel(level, line string) bool {
 	return level == line || strings.HasPrefix(level, `SQL function "`) && strings.HasPrefix(line, level+" ") ||
 		strings.HasPrefix(level, "COPY ") && strings.HasPrefix(line, level+": ")

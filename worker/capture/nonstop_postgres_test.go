@@ -46,8 +46,8 @@ BEGIN
 	RETURN 0;
 END $$`
 
-// TestNonStopPostgres captures all the processes of real servers without a stop while they sleep, and holds the
-// stacks against those of a stop.
+// TestNonStopPostgres captures all processes of real servers without a stop while they sleep, and compares the stacks
+// with those of a stop.
 func TestNonStopPostgres(t *testing.T) {
 	pgtest.One(t, func(t *testing.T, binDir string) {
 		if testing.Short() {

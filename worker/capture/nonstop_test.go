@@ -25,7 +25,7 @@ import (
 
 var frameLine = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
 
-// seen captures a process, which is not to be stopped; engine is the one expected.
+// seen captures a process and checks that the capture has not stopped it. The parameter engine is the expected engine.
 func seen(t *testing.T, pid int, o capture.Options, engine string) *backtrace.Trace {
 	t.Helper()
 	tr, err := capturer(t).Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
@@ -95,7 +95,7 @@ func TestNoCallFrameInformation(t *testing.T) {
 	}
 }
 
-// TestUninterruptible captures a process that cannot be stopped, without being asked not to stop it.
+// TestUninterruptible captures a process that cannot be stopped, without the option NonStop.
 func TestUninterruptible(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{{"-O2"}, {"-O2", "-fno-omit-frame-pointer"}} {
@@ -121,7 +121,7 @@ func TestUninterruptible(t *testing.T) {
 	}
 }
 
-// TestOtherTracers captures processes that strace and gdb have.
+// TestOtherTracers captures processes that strace or gdb traces.
 func TestOtherTracers(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "strace.log")
@@ -261,7 +261,8 @@ func TestManyThreads(t *testing.T) {
 	}
 }
 
-// checkThreadText: a header for each thread, and frames, or why there are none.
+// checkThreadText checks that the text has a header for each thread, and then its frames, or the reason why there are
+// none.
 func checkThreadText(t *testing.T, tr *backtrace.Trace) {
 	t.Helper()
 	header := regexp.MustCompile(`^Thread \d+ \((threads|)\)( state .)?( \[.*\])?$`)

@@ -107,7 +107,8 @@ func comparePlan(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capt
 	compareMark(t, top, one.running)
 }
 
-// compareMark: the marked node runs, or the running node is below it and the text mentions this.
+// compareMark checks that the marked node runs. Otherwise the running node must be below it, and the text must mention
+// this.
 func compareMark(t *testing.T, top *plan.Level, running string) {
 	t.Helper()
 	var marked *plan.Node
@@ -138,7 +139,7 @@ func compareMark(t *testing.T, top *plan.Level, running string) {
 	}
 }
 
-// compareWorkers: the plan of a parallel worker is that below the leader's Gather.
+// compareWorkers checks that the plan of a parallel worker is the part of the leader's plan below Gather.
 func compareWorkers(t *testing.T, top *plan.Level, workers []*capture.Plans) {
 	t.Helper()
 	var gathers []string

@@ -14,8 +14,8 @@ import (
 	"pg_stat_backtrace/worker/capture"
 )
 
-// plansSetup makes tables, and a function that waits for an advisory lock. It has a cost for which the planner keeps it
-// where it is written.
+// plansSetup makes tables, and a function that waits for an advisory lock. The cost of the function makes the planner
+// keep its call at the place where the query has it.
 const plansSetup = `
 CREATE TABLE a (id int PRIMARY KEY, v int, t text);
 CREATE TABLE b (id int PRIMARY KEY, a int, t text);
@@ -37,8 +37,8 @@ CREATE FUNCTION nested() RETURNS bigint VOLATILE LANGUAGE plpgsql AS
   'DECLARE n bigint; BEGIN SELECT count(hold(v)) INTO n FROM a WHERE id < 10; RETURN n; END';
 `
 
-// deepPlans: a recursive function has one statement in each of its calls. The outermost and the innermost ones are read, and the
-// stack is followed to its end.
+// deepPlans runs a recursive function with one statement in each of its calls. The outermost and the innermost
+// statements must be read, and the stack must be followed to its end.
 func deepPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer) {
 	t.Helper()
 	server.Exec(t, `CREATE FUNCTION deep(n int) RETURNS int VOLATILE LANGUAGE sql AS
@@ -56,7 +56,7 @@ func deepPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *captur
 			t.Errorf("level %d: %d left out, %s", i, l.LeftOut, l.Reason)
 		}
 	}
-	if want := calls + 2; all != want { // the outermost statement, and the one of hold
+	if want := calls + 2; all != want { // with the outermost statement, and the statement of hold
 		t.Errorf("%d statements, not %d", all, want)
 	}
 	if last := plans.Levels[most]; last.Top.Kind != "Result" || !last.Top.Running {

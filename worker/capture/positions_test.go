@@ -31,14 +31,15 @@ INSERT INTO tail SELECT g, repeat('x', 400) FROM generate_series(1, 2000) g;
 DELETE FROM tail WHERE n > 100;
 CREATE TABLE locked (n int)`
 
-// position is a command that is somewhere, and a level that it has there; empty: it has none.
+// position is a command that waits at a certain place, and the level that it has there; empty: it has none.
 type position struct {
 	command string
 	// event is the wait event at that place, with a bar between the names of different versions. It is empty if a version
 	// has none for it.
 	event string
 	level string
-	// before makes the command take that path. hold keeps it there: another session holds it in an open transaction.
+	// before makes the command reach that place. hold keeps the command there: another session executes hold in an open
+	// transaction.
 	before, hold string
 }
 
@@ -93,10 +94,11 @@ func TestPositions(t *testing.T) {
 
 func (p *position) is(level string) bool { return strings.HasPrefix(level, p.level) }
 
-// cancelAt runs the command, stops and captures it again and again until it is there, and cancels it as it stands.
+// cancelAt runs the command, and stops and captures it again and again until it is at the place. Then it cancels the
+// command there.
 func (o *observation) cancelAt(t *testing.T, p *position) (tr *backtrace.Trace, where string) {
 	t.Helper()
-	for range 30 { // it may have passed the place unseen
+	for range 30 { // the command may have passed the place before a capture
 		o.exec(t, o.watch, p.before)
 		o.exec(t, o.holder, "BEGIN; "+p.hold)
 		result := o.start(p.command)
@@ -119,7 +121,8 @@ func (o *observation) cancelAt(t *testing.T, p *position) (tr *backtrace.Trace, 
 	return nil, ""
 }
 
-// stopAt leaves the backend stopped once it is there; no trace if the command has ended before, and how.
+// stopAt stops the backend when the command is at the place, and does not resume it. If the command has ended before,
+// the trace is nil, and the error is that of the command.
 func (o *observation) stopAt(t *testing.T, p *position, result <-chan error) (*backtrace.Trace, error) {
 	t.Helper()
 	for {

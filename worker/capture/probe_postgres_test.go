@@ -21,7 +21,7 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// probedCommands wait in stacks of some kinds.
+// probedCommands are commands that wait in different kinds of stacks.
 var probedCommands = []string{
 	"SELECT nonstop_nap(2)",
 	"SELECT count(pg_sleep(3600)), x % 3 FROM nonstop_big WHERE x > (SELECT min(x) FROM nonstop_row) GROUP BY 2",
@@ -87,7 +87,8 @@ func (b *probedBackend) command(sql string) {
 	}
 }
 
-// compare has the command wait once more, with probes, and holds its stack against the one without.
+// compare runs the command until it waits once more, now with probes, and compares its stack with the stack without
+// probes (want).
 func (b *probedBackend) compare(sql string, want []uint64, probes []functionEntry) {
 	b.t.Helper()
 	b.t.Run("probed", func(t *testing.T) {
@@ -99,7 +100,7 @@ func (b *probedBackend) compare(sql string, want []uint64, probes []functionEntr
 		b.stacks++
 		b.whole += b2i(th.Whole)
 		at := 0
-		behind := false // a probe
+		behind := false // the last frame was the return to a probe
 		for i, pc := range got {
 			if trampolineAt(th, pc) {
 				b.met++
@@ -130,7 +131,7 @@ func (b *probedBackend) compare(sql string, want []uint64, probes []functionEntr
 	})
 }
 
-// trampolinesBefore counts the returns to probes that come one after the other at the end.
+// trampolinesBefore counts the addresses at the end of pcs that are returns to probes, except the last one.
 func trampolinesBefore(th *backtrace.Thread, pcs []uint64) (n int) {
 	for i := len(pcs) - 1; i >= 0 && trampolineAt(th, pcs[i]); i-- {
 		n++
@@ -142,7 +143,7 @@ func trampolineAt(th *backtrace.Thread, pc uint64) bool {
 	return slices.ContainsFunc(th.Frames, func(f backtrace.Frame) bool { return f.Address == pc && f.Module == "[uprobes]" })
 }
 
-// physical are the addresses of a stack, those of inlined calls left out.
+// physical returns the addresses of a stack without those of inlined calls.
 func physical(th *backtrace.Thread) (pcs []uint64) {
 	for i := range th.Frames {
 		if !th.Frames[i].Inlined {
@@ -152,7 +153,7 @@ func physical(th *backtrace.Thread) (pcs []uint64) {
 	return pcs
 }
 
-// during captures the backend while a command of its waits, and cancels that then.
+// during captures the backend while it waits in a command, and then cancels the command.
 func (b *probedBackend) during(sql string) *backtrace.Thread {
 	b.t.Helper()
 	ended := make(chan struct{})

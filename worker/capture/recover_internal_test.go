@@ -51,8 +51,9 @@ var busy = []string{
 		PERFORM jsonb_agg(to_jsonb(a)) FROM pg_type a; END LOOP; END $$`,
 }
 
-// TestRecoveryIsNeverWrong stops busy backends at arbitrary moments, and unwinds each stack once with all registers and
-// once with program counter and stack pointer alone. The second may be shorter, but not another one.
+// TestRecoveryIsNeverWrong stops busy backends at arbitrary moments. It unwinds each stack once with all registers, and
+// once with only the program counter and the stack pointer. The second result may be shorter than the first, but must
+// not differ from it.
 func TestRecoveryIsNeverWrong(t *testing.T) {
 	pgtest.One(t, func(t *testing.T, binDir string) {
 		if testing.Short() {

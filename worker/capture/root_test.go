@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 )
 
-// jailed starts a program that was put into another root directory, and waits until it has written a byte.
+// jailed starts a program with another root directory, and waits until it has written a byte.
 func jailed(t *testing.T, root, exe string) int {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -37,8 +37,8 @@ func jailed(t *testing.T, root, exe string) int {
 	return cmd.Process.Pid
 }
 
-// TestDebugFilesInTheTargetsRoot: a process has another root directory, and its debug file and what dwz has moved out
-// of that are only there. A file at the same path outside, of another build, is not used.
+// TestDebugFilesInTheTargetsRoot captures a process with another root directory. Its debug file, and the supplementary
+// file of dwz, are only below that root directory. Files of another build at the same paths outside must not be used.
 func TestDebugFilesInTheTargetsRoot(t *testing.T) {
 	a := imagetest.BuildSplit(t, "testdata/inlined.c", "-O2", "-gdwarf-4", "-static")
 	b := imagetest.BuildSplit(t, "testdata/inlined.c", "-O3", "-gdwarf-4", "-static", "-DOTHER")

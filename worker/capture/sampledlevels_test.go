@@ -126,7 +126,8 @@ func TestSampledLevels(t *testing.T) {
 	t.Parallel()
 	pgtest.One(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{})
-		// Some sessions are seldom in a function at a look: only the first must show some levels, unless the test is full.
+		// Some sessions are seldom in a function when they are sampled. So only the first session must show some
+		// levels, unless the test is full.
 		wanted, most, size := 2, 60, "100000"
 		if pgtest.Full() {
 			wanted, most, size = 1000, math.MaxInt, "9000"

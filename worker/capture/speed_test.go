@@ -78,7 +78,7 @@ func snapshotOf(tb testing.TB, depth string, flags ...string) (
 	return c, snap, c.processes.Open(pid, stat.StartTime, snap.Maps)
 }
 
-// familiar keeps the names of a snapshot from being read while it is unwound.
+// familiar marks the innermost image as prefetched, so that its names are not read while the snapshot is unwound.
 func familiar(tb testing.TB, c *Capturer, snap *snapshot.Snapshot, sp *naming.Space) {
 	tb.Helper()
 	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)

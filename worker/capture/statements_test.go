@@ -14,8 +14,8 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// statementBodies has, for each kind of PL/pgSQL statement that can take long, the body of a function in which it does:
-// slow() sleeps for a minute. The declarations are those of statementFunction.
+// statementBodies has a function body for each kind of PL/pgSQL statement that can take long. In the body, such a
+// statement calls slow(), which sleeps for a minute. The declarations are those of statementFunction.
 func statementBodies() map[string]string {
 	return map[string]string{
 		"assignment":                     "x := slow();",
@@ -80,7 +80,7 @@ func TestStatements(t *testing.T) {
 	})
 }
 
-// languages are functions in Perl and Python that wait, and call what waits.
+// languages are functions in Perl and Python that wait, and functions that call them.
 const languages = `
 CREATE EXTENSION plperl; CREATE EXTENSION plpython3u;
 CREATE FUNCTION perl_f() RETURNS int LANGUAGE plperl AS $$ spi_exec_query('SELECT slow()'); return 1; $$;

@@ -44,8 +44,8 @@ func stepsWanted(t *testing.T) int {
 	return n
 }
 
-// TestEveryInstruction runs programs from the dynamic linker's first instruction on, and holds the stack at each
-// instruction against the calls that were made.
+// TestEveryInstruction runs programs from the dynamic linker's first instruction on, and compares the stack at each
+// instruction with the calls that were made.
 func TestEveryInstruction(t *testing.T) {
 	for _, command := range []string{
 		"true", "ls -l /", "date", "sh -c :", "perl -e print(sort(1..9))", "python3 -c import(json)",
@@ -61,8 +61,8 @@ func TestEveryInstruction(t *testing.T) {
 	}
 }
 
-// TestEveryInstructionAround does so with signal handlers, longjmp, vfork and exceptions, from main to the end. It takes
-// one of two builds by default.
+// TestEveryInstructionAround does the same with programs that use signal handlers, longjmp, vfork and exceptions, from
+// main to the end. It takes one of two builds by default.
 func TestEveryInstructionAround(t *testing.T) {
 	builds := []string{"cc -O2 -static steps.c", "g++ -O2 -static-pie throws.cc"}
 	if pgtest.Full() {
@@ -93,7 +93,8 @@ func TestEveryInstructionAround(t *testing.T) {
 	}
 }
 
-// everyInstruction compares the stack of a program at so many instructions.
+// everyInstruction runs a program for at most as many instructions as the parameter enough says, and compares its
+// stacks with its calls.
 func (s *stepped) everyInstruction(t *testing.T, enough int, program string, arguments ...string) {
 	t.Helper()
 	var err error
@@ -110,7 +111,7 @@ func (s *stepped) everyInstruction(t *testing.T, enough int, program string, arg
 	s.tell(t)
 }
 
-// stepped is a process that goes instruction by instruction, and what its stacks were found to be.
+// stepped is a process that executes one instruction after the other, and the results of comparing its stacks.
 type stepped struct {
 	capturer *Capturer
 	process  *steppedProcess
@@ -129,7 +130,8 @@ type stepped struct {
 	doubts                       []doubt
 }
 
-// few counts the stacks that were unwound by two registers only, and how many of them end early.
+// few counts the stacks that were unwound with less information than usual (judged), and how many of these walks end
+// early (cut).
 type few struct{ judged, cut int }
 
 // doubt is a stack, without its innermost frame, that differs from the calls but may still be correct. One case is
@@ -140,9 +142,9 @@ type few struct{ judged, cut int }
 type doubt struct {
 	callers  []uint64
 	shown    string
-	depth    int  // of the calls
-	left     int  // instructions that it may take
-	returned bool // elsewhere
+	depth    int  // number of open calls at the time of the doubt
+	left     int  // instructions until the doubt counts as wrong
+	returned bool // a call has returned to another place
 }
 
 func newStepped(t *testing.T) *stepped {
@@ -169,8 +171,9 @@ func (s *stepped) look(t *testing.T, pid int) {
 	}
 }
 
-// run steps until the process has ended, or that is enough, or the work that the caller has given it is done. The stack
-// is judged at each instruction when it is first met, and at one in so many.
+// run steps until the process has ended, or has executed as many instructions as the parameter enough says, or the
+// channel done is closed. It judges the stack when an instruction is executed for the first time, after each system
+// call, and at every thousandth instruction.
 func (s *stepped) run(t *testing.T, enough int, done <-chan struct{}) {
 	t.Helper()
 	const often = 1000
@@ -216,7 +219,7 @@ func (s *stepped) judge(t *testing.T) {
 	switch at := s.differs(); {
 	case ended(stop) && at == len(s.frames) && at == len(s.want):
 	case at == len(s.frames) && at < len(s.want) && s.inMusl(s.frames[at-1].Lookup()):
-		s.cut++ // before a call of longjmp, and in it
+		s.cut++ // at and in a call of longjmp
 	case s.reentered():
 		s.early++
 	default:
@@ -231,8 +234,8 @@ func (s *stepped) judge(t *testing.T) {
 	}
 }
 
-// judgeAsleep compares the stack that is found in a system call by those registers alone that are seen of a process
-// that sleeps there.
+// judgeAsleep unwinds the stack after a system call with only the registers that are known of a process that sleeps in
+// this call, and judges the result.
 func (s *stepped) judgeAsleep(t *testing.T) {
 	t.Helper()
 	p := s.process
@@ -244,7 +247,7 @@ func (s *stepped) judgeAsleep(t *testing.T) {
 	s.asleep.add(s, t, s.unwind(t, a.Blocked(p.PC(), sp, false, [6]uint64{}), p.Read, s.space))
 }
 
-// judgeBare compares the stack that is found in the C library as if it had no call frame information.
+// judgeBare unwinds a stack in the C library as if the library had no call frame information, and judges the result.
 func (s *stepped) judgeBare(t *testing.T) {
 	t.Helper()
 	const name = "libc.so"
@@ -255,10 +258,11 @@ func (s *stepped) judgeBare(t *testing.T) {
 	}
 }
 
-// ended says whether a walk has come to a stack's base; musl's have theirs in a function that never returns.
+// ended reports whether a walk has reached a stack's base. With musl, the base is in a function that never returns.
 func ended(stop unwind.Stop) bool { return stop.Whole() || stop.Reason == unwind.NeverReturns }
 
-// add counts a stack, which may be less than it should be, but not something else, unless a guess is in it.
+// add counts a stack. The stack may lack outer frames, but it must have no wrong frame, unless the frame is marked as a
+// guess.
 func (n *few) add(s *stepped, t *testing.T, stop unwind.Stop) {
 	t.Helper()
 	n.judged++
@@ -294,7 +298,7 @@ func (s *stepped) reentered() bool {
 	return true
 }
 
-// settle looks whether doubts were founded.
+// settle decides the doubts that the last step has confirmed or removed.
 func (s *stepped) settle(t *testing.T) {
 	t.Helper()
 	if len(s.doubts) == 0 {

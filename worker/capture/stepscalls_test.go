@@ -28,19 +28,19 @@ func newCalls(a *arch.Arch) calls {
 	return calls{}
 }
 
-// begin notes a call.
+// begin records a call.
 func (c *calls) begin(back codePlace) {
 	c.open = append(c.open, call{back: back, own: back.sp - c.pushed})
 }
 
-// clear forgets them all, since another program runs.
+// clear forgets all calls, because the process has executed another program.
 func (c *calls) clear() { c.open = nil }
 
 // step is the effect of an instruction that is not a call.
 type step struct {
 	kind kind
-	at   uint64    // its address
-	now  codePlace // afterwards
+	at   uint64    // the instruction's address
+	now  codePlace // the state after the instruction
 	link uint64    // the register for return addresses, if there is one
 }
 
@@ -56,10 +56,10 @@ func (c *calls) settle(s *step) (left bool) {
 	return left
 }
 
-// over reports whether a call is over. The function may only have taken the return address off the stack, and put it
-// back later. The call is then not over, unless the function jumps: longjmp and the end of an exception jump like
-// this, after they have set the stack pointer. Where calls put the return address in a register, these jumps change
-// the register. A jump to another function keeps the call's return address there.
+// over reports whether a call is over. A function may only have taken its return address off the stack, to put it back
+// later. The call is then not over, unless the function jumps. longjmp and the end of an exception jump after they have
+// set the stack pointer. On architectures whose calls put the return address in a register, these jumps change the
+// register. A jump to another function keeps the call's return address there.
 func (c *calls) over(one *call, s *step) bool {
 	switch {
 	case s.now == one.back:

@@ -15,15 +15,15 @@ type kind int8
 const (
 	plainKind kind = 0
 	system    kind = -1 // a call of the kernel
-	pops      kind = -2 // it takes a word off the stack, which may be the return address
-	leaps     kind = -3 // a jump to where a register or memory says; a return by a register
+	pops      kind = -2 // the instruction takes a word off the stack, which may be the return address
+	leaps     kind = -3 // a jump to an address in a register or in memory, or a return by a register
 )
 
 // longestInstruction is how many bytes an instruction has at most.
 const longestInstruction = 15
 
-// classifiers return the kind of an instruction; nil: such processes are not stepped. An instruction that cannot be
-// decoded is newer than the decoder, and is not a call.
+// classifiers have, for each instruction set, the function that returns the kind of an instruction; nil: processes are
+// not stepped. An instruction that cannot be decoded is newer than the decoder, and is not a call.
 var classifiers = [...]func(code []byte) kind{
 	arch.Unfollowed: nil,
 	arch.X86:        classifyX86,

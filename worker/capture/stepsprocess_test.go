@@ -57,7 +57,7 @@ type steppedProcess struct {
 // steppedFrame is a frame of an attached process: the address where it continues, and its stack pointer there.
 type steppedFrame struct{ PC, SP uint64 }
 
-// newProcess returns one of this host's architecture.
+// newProcess returns a steppedProcess for this host's architecture.
 func newProcess() (*steppedProcess, error) {
 	a := arch.Host()
 	if a == nil || classifiers[a.Instructions] == nil {
@@ -131,7 +131,8 @@ func startStepped(command *exec.Cmd) (*steppedProcess, error) {
 	return p, p.read()
 }
 
-// attachStepped stops a process, which must have one thread, and calls frames for its frames, innermost first.
+// attachStepped stops a process, which must have one thread. It calls the function frames for the frames of the
+// process, innermost first.
 func attachStepped(pid int, frames func(p *steppedProcess) ([]steppedFrame, error)) (*steppedProcess, error) {
 	runtime.LockOSThread()
 	p, err := newProcess()

@@ -211,7 +211,7 @@ func (n *nameComparison) stopped(t *testing.T, pid int) {
 	n.look(t, pid)
 }
 
-// look has all name the frames of a process.
+// look captures a process, and compares the names of its frames with the true names and with those of the other tools.
 func (n *nameComparison) look(t *testing.T, pid int) {
 	t.Helper()
 	tr, err := n.c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
@@ -330,7 +330,8 @@ func (o *outcome) String() string {
 		share(o.named), share(o.unnamed), share(o.wrong), share(o.absent))
 }
 
-// lookupAddress is the address in the module that decides on a frame's name: return addresses lie behind the call.
+// lookupAddress returns the address in the module by which a frame is named. For a return address, this is the byte
+// before it, because the call ends there.
 func lookupAddress(frames []backtrace.Frame, i int) uint64 {
 	if i == 0 || strings.Contains(frames[i].Note, "signal") || strings.Contains(frames[i-1].Note, "signal") {
 		return frames[i].ModuleOffset

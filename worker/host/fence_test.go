@@ -21,7 +21,7 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// inside says to a copy of the test binary, which process it has to do with.
+// inside is the environment variable that gives a copy of the test binary the id of its target process.
 const inside = "FENCE_TEST_TARGET"
 
 func TestMain(m *testing.M) {
@@ -52,7 +52,8 @@ func behind(target int) error {
 	return errors.Join(errs...)
 }
 
-// signaled: no signal and no limit reaches another process, though it belongs to the same user. This process has both.
+// signaled checks that no signal and no limit reaches another process, although that process belongs to the same user.
+// This process can use both for itself.
 func signaled(target int) error {
 	limit := unix.Rlimit{Cur: 1, Max: 1}
 	for name, try := range map[string]func(pid int) error{
@@ -67,7 +68,7 @@ func signaled(target int) error {
 			return fmt.Errorf("%s of this process: %w", name, err)
 		}
 	}
-	// Whether a process is there may be asked.
+	// Checks for the existence of a process are allowed.
 	return errors.Join(unix.Kill(target, 0), unix.Tgkill(target, target, 0),
 		unix.Prlimit(0, unix.RLIMIT_CORE, nil, &limit))
 }
@@ -172,7 +173,7 @@ func newer() error {
 	return nil
 }
 
-// everyThread: the filter is one of the process.
+// everyThread checks that all threads of the process have the filter.
 func everyThread() error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

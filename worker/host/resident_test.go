@@ -15,7 +15,8 @@ import (
 
 const otherProgram = "PGSB_TEST_RESIDENT"
 
-// lockMemory runs the program whose code is locked: unchanged, or with a limit for a user without privileges.
+// lockMemory locks the code of this program. The parameter how is a limit for a user without privileges, or a text
+// without one.
 func lockMemory(how string) error {
 	if bytes, err := strconv.ParseUint(how, 10, 64); err == nil {
 		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: bytes}); err != nil {

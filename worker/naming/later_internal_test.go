@@ -114,9 +114,9 @@ func sizes(t *testing.T, l *Later, addr uint64, search bool) (list []int64) {
 	return list
 }
 
-// TestLater checks that code is found, is kept when other code takes its place and when it is freed, and that a process
-// that has not changed is read rarely. It is not parallel: other tests read the same process, and only reads
-// in the bubble may wait for each other.
+// TestLater checks that code is found, and is kept when it is freed or when other code takes its place. A process that
+// has not changed must be read rarely. The test is not parallel: other tests read the same process, and only reads in
+// the bubble may wait for each other.
 func TestLater(t *testing.T) {
 	synctest.Test(t, testLater)
 }

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// write writes an answer; what becomes of it is the client's affair.
+// write writes an answer. It ignores errors, because the client may have closed the connection.
 func write(w http.ResponseWriter, p []byte) bool {
 	_, err := w.Write(p)
 	if f, ok := w.(http.Flusher); ok {
@@ -49,7 +49,7 @@ var (
 	zipped, bomb = zip(good), zip(append(big, make([]byte, 30<<20)...))
 )
 
-// hostile are servers, with the error that each one's download must return. "right" is the one without an error.
+// hostile are servers, with the error that a download from each must return. Only the server "right" has no error.
 var hostile = map[string]struct {
 	handler http.HandlerFunc
 	err     error
@@ -231,8 +231,8 @@ func TestDripIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestRedirectsStayOutside: a server leads to no other service of this host, by whatever name, but to a server that was
-// named as well.
+// TestRedirectsStayOutside checks that a redirect leads to no other service of this host, by any name, except to
+// another configured server.
 func TestRedirectsStayOutside(t *testing.T) {
 	t.Parallel()
 	secret := atomic.Int32{}
@@ -284,8 +284,8 @@ func serverAt(t *testing.T, ip string, handler http.HandlerFunc) *httptest.Serve
 	return s
 }
 
-// TestEachRedirectIsChecked: a server outside leads to no place inside the network, although a server inside has led
-// there before and its connection could be reused. A way from inside over outside ends outside.
+// TestEachRedirectIsChecked checks that a server outside leads to no place inside the network, although a server inside
+// has led there before and its connection could be reused. A way that has left the network must not lead back inside.
 func TestEachRedirectIsChecked(t *testing.T) {
 	t.Parallel()
 	const outside, inside = "127.0.0.2", "127.0.0.3"

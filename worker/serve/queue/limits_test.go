@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// attackSQL makes roles, and functions by which a role asks past the public functions: call fires requests without
-// waiting for their answers, answer waits for one.
+// attackSQL makes roles, and two functions by which a role makes requests without the public functions. The function
+// call makes requests without waiting for their answers, and the function answer waits for one answer.
 const attackSQL = `
 CREATE ROLE loud LOGIN; CREATE ROLE quiet LOGIN; GRANT USAGE, CREATE ON SCHEMA public TO loud, quiet;
 GRANT EXECUTE ON FUNCTION pg_get_backtrace(int), pg_log_backtrace(int[]), pg_request_backtrace(int, boolean)

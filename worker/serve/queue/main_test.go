@@ -54,7 +54,8 @@ func eachSite(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) 
 	onSites(t, pgtest.Each, o, test)
 }
 
-// oneSite is eachSite for the newest version only, unless pgtest.Full: the test takes long, and is about the worker.
+// oneSite is eachSite for the newest version only, unless pgtest.Full is set. It is for tests of the worker that take
+// long.
 func oneSite(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) {
 	t.Helper()
 	onSites(t, pgtest.One, o, test)
@@ -78,7 +79,7 @@ func onSites(
 	})
 }
 
-// extend creates the extension; a server that it is not installed in makes the test be skipped.
+// extend creates the extension. If the server does not have the extension's files, the test is skipped.
 func (s *site) extend(t *testing.T, database string) {
 	t.Helper()
 	c := s.Connect(t, s.User, database)

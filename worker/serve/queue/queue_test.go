@@ -116,7 +116,7 @@ func (s *site) testMany(t *testing.T, admin *pgx.Conn, target int) {
 	}
 }
 
-// The worker's session writes the log entry, and the requester gets no message.
+// testLog checks that the worker's session writes the log entry, and that the requester gets no message.
 func (s *site) testLog(t *testing.T, admin *pgx.Conn, target int) {
 	c, notices := s.notices(t)
 	run(t, c, "SET client_min_messages = log")

@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A role sees and changes nothing of another one's requests, whatever it may do with tables in general.
+// testRowSecurity checks that a role sees and changes nothing of another role's requests, whatever privileges it has on
+// tables in general.
 func (s *site) testRowSecurity(t *testing.T, admin *pgx.Conn, _ int) {
 	run(t, admin, `CREATE ROLE reader LOGIN; GRANT pg_read_all_data TO reader;
 		CREATE ROLE writer LOGIN; GRANT pg_write_all_data, pg_read_all_data TO writer;
@@ -127,7 +128,7 @@ func (s *site) testPrivileges(t *testing.T, admin *pgx.Conn, target int) {
 	}
 }
 
-// The inner functions must not circumvent the permission checks.
+// testForged checks that the inner functions do not circumvent the permission checks.
 func (s *site) testForged(t *testing.T, admin *pgx.Conn, _ int) {
 	run(t, admin, "CREATE ROLE mallory LOGIN")
 	c := s.Connect(t, "mallory", "postgres")

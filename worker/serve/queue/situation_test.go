@@ -18,7 +18,7 @@ import (
 const workerSessions = `SELECT coalesce(string_agg(datname, ',' ORDER BY datname), '') FROM pg_stat_activity
 	WHERE application_name = 'pg_stat_backtrace worker'`
 
-// Databases come, change and go.
+// TestDatabases creates, changes and drops databases.
 func TestDatabases(t *testing.T) {
 	// So many slots that each database has a session; TestManyDatabases has fewer.
 	oneSite(t, pgtest.Options{Conf: []string{"max_connections = 100"}}, func(t *testing.T, s *site) {
@@ -64,8 +64,8 @@ func TestDatabases(t *testing.T) {
 	})
 }
 
-// testImpostor: the owner of a database, no superuser, puts functions of the extension's names where it was. The
-// worker, a superuser, must not run them.
+// testImpostor drops the extension, and a role without superuser rights makes functions with the names of its
+// functions. The worker, a superuser, must not run them.
 func (s *site) testImpostor(t *testing.T, worker *process, c *pgx.Conn) {
 	admin := s.Connect(t, s.User, "postgres")
 	s.extend(t, "later")
@@ -90,7 +90,7 @@ func (s *site) testImpostor(t *testing.T, worker *process, c *pgx.Conn) {
 	}
 }
 
-// A worker that is killed, a server that crashes, restarts or takes sessions away: each request has one result.
+// TestLoss kills the worker, and makes the server crash, restart and end sessions. Each request must have one result.
 func TestLoss(t *testing.T) {
 	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		worker := s.work(t)
@@ -152,7 +152,8 @@ func (s *site) again(t *testing.T) (c *pgx.Conn) {
 	return c
 }
 
-// During recovery there is no queue, and no noise; after the promotion there is.
+// TestStandby checks that there is no queue during recovery, and no warning about that. After the promotion there must
+// be a queue.
 func TestStandby(t *testing.T) {
 	prepare := func(dsn string) {
 		c, err := pgx.Connect(t.Context(), dsn)
@@ -213,7 +214,8 @@ func TestOrdinaryRole(t *testing.T) {
 	})
 }
 
-// A role that asks faster than it may gets its answers later; others do not wait for it.
+// TestRate checks that a role that makes more requests than its rate allows gets its answers later, and that other
+// roles do not wait for it.
 func TestRate(t *testing.T) {
 	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, `CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN;

@@ -143,7 +143,7 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// Two workers for one queue, which should not happen, must not run a request twice.
+// TestTwoQueues checks that two workers for one queue, which should not happen, do not run a request twice.
 func TestTwoQueues(t *testing.T) {
 	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		c := s.Connect(t, s.User, "postgres")

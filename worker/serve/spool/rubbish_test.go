@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/worker/host"
 )
 
-// Whatever lies in the directory, requests are answered, and what claims to be a request goes away.
+// TestRubbish puts invalid files into the directory. Requests must be answered, and invalid requests must be removed.
 func TestRubbish(t *testing.T) {
 	s := serve(t, Config{}, echo)
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -89,7 +89,7 @@ func TestAge(t *testing.T) {
 	}
 }
 
-// A sweep meets requests that are being written.
+// TestUnfinished makes a sweep find requests that are being written.
 func TestUnfinished(t *testing.T) {
 	s := serve(t, Config{}, echo)
 	line := s.line(id(1))

@@ -238,7 +238,7 @@ func TestOpenDirRefuses(t *testing.T) {
 	}
 }
 
-// A worker that was killed leaves its pid file and directory.
+// TestStale finds the pid file and the directory of a worker that was killed.
 func TestStale(t *testing.T) {
 	base, dataDir := t.TempDir(), t.TempDir()
 	live := serve(t, Config{Base: base}, echo)
@@ -283,7 +283,7 @@ func TestStale(t *testing.T) {
 	t.Cleanup(func() { _ = live.end() })
 }
 
-// A running Serve puts back a pid file that is lost or overwritten.
+// TestPIDFileRestored checks that a running Serve restores a pid file that is lost or overwritten.
 func TestPIDFileRestored(t *testing.T) {
 	s := serve(t, Config{}, echo)
 	if err := os.WriteFile(s.cfg.DataDir+"/"+pidName, []byte("1\n2\n3\n4\n5\n6\n"), 0o600); err != nil {

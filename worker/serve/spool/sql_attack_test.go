@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Each attack here failed when it was written. A test fails if its attack succeeds.
+// testAttacks makes attacks, each of which failed when its test was written. A test fails if its attack succeeds.
 func (s *site) testAttacks(t *testing.T) {
 	c := s.Connect(t, s.User, "postgres")
 	run(t, c, `CREATE ROLE eve LOGIN; CREATE ROLE reader LOGIN; GRANT pg_read_all_data, pg_monitor TO reader;
@@ -28,7 +28,7 @@ func (s *site) testAttacks(t *testing.T) {
 
 const forged = "42501|permission denied for function pg_get_backtrace||"
 
-// honest asks as the public function does.
+// honest makes requests as the public function does.
 const honest = `WITH RECURSIVE calls AS (
 		SELECT backtrace.ask(0, 'get', '{100}') AS a
 		UNION ALL

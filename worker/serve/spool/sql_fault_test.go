@@ -237,8 +237,8 @@ func (s *site) testUnwritable(t *testing.T) {
 	}
 }
 
-// testRestart restarts the server under the worker.
-// testShutdown ends the worker while callers wait for their answers. They get them, and new callers an error.
+// testShutdown ends the worker while callers wait for their answers. These callers must get their answers, and new
+// callers an error.
 func (s *site) testShutdown(t *testing.T) {
 	const callers = 2
 	f := s.work(t)
@@ -277,6 +277,7 @@ func (s *site) testShutdown(t *testing.T) {
 	}
 }
 
+// testRestart restarts the server under the worker.
 func (s *site) testRestart(t *testing.T) {
 	s.work(t)
 	for _, mode := range []string{"fast", "immediate"} {
