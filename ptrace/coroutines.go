@@ -60,8 +60,8 @@ func (c *coroutines) prepare(wanted *snapshot.Coroutines) {
 	c.wanted = ok && c.nRoots > 0
 }
 
-// findCoroutines copies the structures of the coroutines that a stopped thread may be running. They are the blocks
-// first to last-1 of s.extra. The extra reads begin later and use the same blocks.
+// findCoroutines copies the structures of the coroutines that a stopped thread may be running. They are the blocks of
+// s.extra with the indexes first to last-1. The extra reads begin later and use the same blocks.
 //
 //go:nosplit
 //go:norace

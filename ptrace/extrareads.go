@@ -19,9 +19,9 @@ const (
 // block is memory to copy, at most a page long and not crossing a page.
 type block struct {
 	address uint64
-	wanted  int // bytes that were copied
-	length  int // copied
-	at      int // in the arena
+	wanted  int // bytes to copy
+	length  int // bytes that were copied
+	at      int // index in the arena
 }
 
 // kind is a snapshot.Kind with space for its derefs, which is allocated before the stop.
@@ -225,8 +225,8 @@ func (s *session) fetchBlocks(t *tracee, first int) {
 	}
 }
 
-// takeBlocks assigns n bytes, just copied to the arena, to the blocks first to last-1. It returns the number of the
-// first block that was not read completely.
+// takeBlocks assigns n bytes, which were just copied to the arena, to the blocks with the indexes first to last-1. It
+// returns the index of the first block that was not read completely.
 //
 //go:nosplit
 //go:norace

@@ -31,7 +31,8 @@ func (w *observer) follow(tid int, stack *snapshot.Stack) []snapshot.Stack {
 	return f.found
 }
 
-// follower collects the extra reads of one thread. blocks is the number of reads, found the memory that was read.
+// follower collects the extra reads of one thread. blocks is the number of reads, and the field found has the memory
+// that was read.
 type follower struct {
 	tid    int
 	stack  *snapshot.Stack

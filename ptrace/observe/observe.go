@@ -174,7 +174,8 @@ func (w *observer) observe() (*snapshot.Snapshot, error) {
 	return snapshot, nil
 }
 
-// lay adds to a snapshot the mappings of w.layout, or those read before and after.
+// lay adds mappings to a snapshot: the mappings of w.layout, or the mappings that were read before and after the
+// observation.
 func (w *observer) lay(snap *snapshot.Snapshot) error {
 	if w.layout != nil {
 		snap.Maps, snap.MapsSnapshot = w.maps, w.layout

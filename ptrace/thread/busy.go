@@ -24,16 +24,17 @@ func JoinWork() { work.join() }
 // EndWork ends what BeginWork or JoinWork registered.
 func EndWork() { work.end() }
 
-// PauseWork waits until no work is under way, for at most a duration, and calls do. New work waits meanwhile. If
-// another pause is requested already, PauseWork does nothing. The error is ErrBusy or the error of do.
+// PauseWork waits until no work is under way, for at most the duration most, and calls the function do. New work waits
+// meanwhile. If another pause is requested already, PauseWork does nothing. The error is ErrBusy or the error of do.
 func PauseWork(most time.Duration, do func() error) error { return work.suspend(most, do) }
 
-// activity counts the work that must end before the program is stopped. A rest is a time without work.
+// activity counts the work that must end before the program is stopped: parties is the number of its parts. A rest is a
+// time without work.
 type activity struct {
 	mu      sync.Mutex
 	parties int
 	resting chan struct{} // closed at the end of a requested or active rest; else nil
-	idle    chan struct{} // closed when there are no parties any more; nil without a waiting goroutine
+	idle    chan struct{} // closed when parties is 0; nil if no goroutine waits for that
 }
 
 // begin waits for the end of a rest. It then registers an activity that delays the next rest until end is called.
@@ -65,7 +66,8 @@ func (a *activity) end() {
 	}
 }
 
-// suspend calls do when no work is active, and delays new work. If another rest is requested, it does nothing.
+// suspend calls the function do when no work is active, and delays new work. If another rest is requested, it does
+// nothing.
 func (a *activity) suspend(most time.Duration, do func() error) error {
 	a.mu.Lock()
 	if a.resting != nil {

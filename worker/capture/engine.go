@@ -16,7 +16,7 @@ const (
 	// patience is how long a capture waits for the stop of a process in uninterruptible sleep. Such a process stops
 	// only after the sleep, and most of these sleeps are short.
 	patience = 300 * time.Millisecond
-	// lookTime bounds a capture without a stop of the main thread. A capture of all threads may take as long as a stop.
+	// lookTime bounds the capture of a main thread without a stop. A capture of all threads may take as long as a stop.
 	lookTime = 500 * time.Millisecond
 )
 

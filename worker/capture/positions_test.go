@@ -122,7 +122,7 @@ func (o *observation) cancelAt(t *testing.T, p *position) (tr *backtrace.Trace, 
 }
 
 // stopAt stops the backend when the command is at the place, and does not resume it. If the command has ended before,
-// the trace is nil, and the error is that of the command.
+// the trace is nil, and stopAt returns the command's error.
 func (o *observation) stopAt(t *testing.T, p *position, result <-chan error) (*backtrace.Trace, error) {
 	t.Helper()
 	for {

@@ -15,8 +15,8 @@ import (
 
 const otherProgram = "PGSB_TEST_RESIDENT"
 
-// lockMemory locks the code of this program. The parameter how is a limit for a user without privileges, or a text
-// without one.
+// lockMemory locks the code of this program. If the parameter how is a number, it is the limit of locked memory, and
+// the program runs as a user without privileges.
 func lockMemory(how string) error {
 	if bytes, err := strconv.ParseUint(how, 10, 64); err == nil {
 		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: bytes}); err != nil {

@@ -101,7 +101,7 @@ func Load(s Server, o Options) (*Sampler, error) {
 	return p, nil
 }
 
-// load loads the programs. processors is one more than the highest number of a processor.
+// load loads the programs. The parameter processors is one more than the highest number of a processor.
 func load(s *Server, o *Options, processors int) (*ebpf.Collection, error) {
 	spec, err := loader().Spec(map[string]any{
 		"postmaster": uint32(s.Postmaster), "wait_pointer": s.WaitPointer, "status_pointer": s.Status,

@@ -23,9 +23,9 @@ type entry struct {
 	used time.Time
 }
 
-// evict removes the least recently used files, except keep, until the cache is within its limit. It also removes
-// expired misses, and the temporary files of killed clients. It touches only files that this package could have made:
-// regular files named debuginfo or executable in a folder whose name is a build-id.
+// evict removes the least recently used files, except the file keep, until the cache is within its limit. It also
+// removes expired misses, and the temporary files of killed clients. It touches only files that this package could have
+// made: regular files named debuginfo or executable in a folder whose name is a build-id.
 func (c *cache) evict(keep string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// write writes an answer. It ignores errors, because the client may have closed the connection.
+// write writes an answer, and reports whether that succeeded. It may fail, because the client may close the connection.
 func write(w http.ResponseWriter, p []byte) bool {
 	_, err := w.Write(p)
 	if f, ok := w.(http.Flusher); ok {

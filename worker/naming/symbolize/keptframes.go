@@ -86,8 +86,8 @@ func (m *Module) readKept() *keptFrames {
 	return &keptFrames{folder: folder, key: key, byAddr: decodeFrames(folder.Load(key)), used: make(map[uint64]bool)}
 }
 
-// framesKey returns the key of the module's kept frames. debug is the result of debugIdentity. ok is false if the
-// frames cannot be kept.
+// framesKey returns the key of the module's kept frames. The parameter debug is the result of debugIdentity. It returns
+// false if the frames cannot be kept.
 func (m *Module) framesKey(debug string) (buildcache.Key, bool) {
 	build, program, image := m.Image.BuildID(), programID(), administrators(m.Image, m.Path)
 	detail := program + "\n" + image + "\n" + debug

@@ -119,7 +119,7 @@ func (c *Cache) headless(pid int, m *process.Mapping) Placed {
 }
 
 // loadedAt reports whether a process has an image at a load bias, by the build-id in memory. For an image without a
-// build-id it returns sameFile: the caller knows whether the image's file is the mapped file.
+// build-id it returns the parameter sameFile: the caller knows whether the image's file is the mapped file.
 func loadedAt(pid int, img *elfimage.Image, bias uint64, sameFile bool) bool {
 	header, ok := img.Header()
 	if !ok {
@@ -132,9 +132,9 @@ func loadedAt(pid int, img *elfimage.Image, bias uint64, sameFile bool) bool {
 	return img.BuildID() != "" || sameFile
 }
 
-// movedHeader returns the module of an image whose ELF header, at base, is in memory that is not the image's file, and
-// a mapping of the file. It tries the files of the image's other mappings, and the program's file. The file must have
-// the build-id of the header in memory.
+// movedHeader returns the module of an image whose ELF header is not in the image's file any more, but in the memory at
+// base. It also returns a mapping of the image's file. It tries the files of the image's other mappings, and the
+// program's file. The file must have the build-id of the header in memory.
 func (c *Cache) movedHeader(
 	pid int, maps []process.Mapping, base *process.Mapping, inMemory *elfimage.Image,
 ) (*Module, process.Mapping) {

@@ -65,7 +65,7 @@ func (s *supervisor) workers(phases ...phase) (ofAccount map[int]int, all int) {
 	return ofAccount, all
 }
 
-// choose divides the clusters in the list due into those that get the free workers (chosen), and the others (rest).
+// choose divides the list due: chosen has the clusters that get the free workers, and rest has the other clusters.
 func (s *supervisor) choose(due []key) (chosen, rest []key) {
 	have, all := s.workers(running, stopping)
 	s.sortByName(due)
