@@ -58,7 +58,8 @@ func (w *observer) mark() marks {
 	return m
 }
 
-// same reports whether later, a second read of the marks, found the same words, at most mostWork of CPU time later.
+// same reports whether a second read of the marks (the parameter later) found the same words, with at most mostWork of
+// CPU time between the two reads.
 func (m marks) same(later marks) bool {
 	return m.ok && later.ok && slices.Equal(m.words, later.words) && later.work-m.work <= mostWork
 }

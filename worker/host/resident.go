@@ -17,7 +17,7 @@ func AllowLock() error {
 	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: lockLimit, Max: lockLimit})
 }
 
-// lockLimit is enough for this program, and for larger versions of it. In bytes.
+// lockLimit is a limit in bytes that is enough for this program, and for larger versions of it.
 const lockLimit = 64 << 20
 
 // LockMemory reads the program into memory and locks it: its instructions first, then its constants and tables, up to the

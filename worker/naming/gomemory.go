@@ -47,7 +47,7 @@ func (m *memory) Read(addr uint64, size int) (uint64, bool) {
 	return arch.Integer(m.Order, p, size)
 }
 
-// block searches the structures and stacks of the other goroutines.
+// block returns size bytes at addr from the copied structures and stacks of the other goroutines, or nil.
 func (m *GoCopies) block(addr uint64, size int) []byte {
 	if m.sorted == nil {
 		m.sorted = make([]snapshot.Stack, 0, len(m.Snap.Blocks))

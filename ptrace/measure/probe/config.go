@@ -47,7 +47,7 @@ type Argument struct {
 // Op is the operation by which a condition compares two values.
 type Op uint32
 
-// The operations. And is true if the two values have a bit in common.
+// The operations. The operation And is true if the two values have a bit in common.
 const (
 	Equal Op = iota
 	NotEqual

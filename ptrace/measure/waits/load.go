@@ -384,8 +384,8 @@ func (p *programs) Slots() int { return len(p.slots) }
 
 // Read copies a slot while no program writes to it. It returns false if this fails in a hundred tries.
 //
-// The sequence must be read again after the copy. On arm64 an atomic load does not wait for earlier loads. The store of
-// an atomic addition does.
+// Read must read the slot's sequence again after the copy. On arm64, an atomic load can run before earlier loads are
+// done, but the store of an atomic addition cannot. So Read adds 0.
 func (p *programs) Read(i int, into *slot) bool {
 	s := &p.slots[i]
 	for range 100 {

@@ -125,7 +125,8 @@ type Possibility struct {
 	Info
 	// Err is the reason why the host does not allow the mechanism; nil if it does.
 	Err error
-	// Uring is the same for servers that may use io_uring: PostgreSQL 18 and later. It is nil if Err is not.
+	// Uring is the same reason for servers that may use io_uring: PostgreSQL 18 and later. If Err is not nil, this is
+	// not tested, and Uring is nil.
 	Uring error
 }
 

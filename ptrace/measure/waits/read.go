@@ -17,7 +17,7 @@ type rawRecord struct {
 	// At is the end of a wait, or the moment of the executor's start or end, in ns of CLOCK_MONOTONIC. For a statement
 	// it is the server's time stamp, in microseconds since 2000-01-01 UTC.
 	At uint64
-	// Took is the duration of a wait in nanoseconds, of an ended statement in microseconds.
+	// Took is the duration of a wait in nanoseconds, or the duration of an ended statement in microseconds.
 	Took  uint64
 	Query uint64
 	Event uint32

@@ -157,7 +157,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestMissTime follows the cache's control file.
+// TestMissTime checks that the file cache_miss_s sets how long a miss is remembered.
 func TestMissTime(t *testing.T) {
 	for content, want := range map[string]time.Duration{
 		"": defaultMiss, "60\n": time.Minute, "0": 0, "-1": defaultMiss, "x": defaultMiss,

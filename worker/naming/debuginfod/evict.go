@@ -50,7 +50,7 @@ const (
 	maxFiles   = 1000
 )
 
-// scan lists the files, and removes expired ones.
+// scan lists the files of the cache, adds up their sizes (total), and removes expired files.
 func (c *cache) scan(now time.Time) (entries []entry, total int64) {
 	folders, _ := rootfs.ReadNames(c.dir, maxFolders) // a folder that cannot be read cannot be cleaned either
 	missed := now.Add(-c.missTime())

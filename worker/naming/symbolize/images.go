@@ -179,7 +179,7 @@ func NewCache(a *arch.Arch, s *Sources) *Cache {
 const imagesTime = 10 * time.Second
 
 // mappedBefore is Mapped with a deadline. If the search does not end in time, it returns a Placed without a module, and
-// the search's goroutine stays.
+// the goroutine of the search continues.
 func (c *Cache) mappedBefore(late *Deadline, pid int, maps []process.Mapping, i int) Placed {
 	var search Lazy[Placed]
 	f, _ := search.Get(late, c.Sources.Warn, func() Placed { return c.Mapped(pid, maps, i) })

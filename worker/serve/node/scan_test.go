@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// fakeProc is a folder instead of /proc, with the links of some processes.
+// fakeProc is a folder that stands for /proc, with the links of some processes.
 type fakeProc struct {
 	*testing.T
 

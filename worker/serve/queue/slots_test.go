@@ -115,7 +115,7 @@ func TestConnectionLimits(t *testing.T) {
 		p := s.work(t)
 		pgtest.Wait(t, "the worker serves the database with two slots", func() bool { return in("two") == 1 })
 		one := s.Connect(t, "app", "two")
-		// The worker has the other one, and leaves it when both are taken.
+		// The worker has the second slot, and leaves it when both slots are taken.
 		pgtest.Wait(t, "the worker leaves the last slot", func() bool { return in("two") == 0 })
 		two := s.Connect(t, "app", "two")
 		_, _ = one.Close(t.Context()), two.Close(t.Context())

@@ -143,8 +143,8 @@ const lastAnswers = time.Second
 // ErrNeedsToken means that other hosts reach the address and no token protects it.
 var ErrNeedsToken = errors.New("an address that other hosts reach needs a token")
 
-// Check returns an error if a Server with this configuration cannot work: ErrNeedsToken, or the error of a file. It reads the
-// files.
+// Check returns an error if a Server with this configuration cannot work: ErrNeedsToken, or the error of reading a
+// file. It reads all files of the configuration.
 func (c *Config) Check() error {
 	if !c.Address.Loopback() && c.TokenFile == "" {
 		return ErrNeedsToken
