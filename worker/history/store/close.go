@@ -27,8 +27,9 @@ const (
 // application.
 const sumKeys = 20_000
 
-// closeHour converts the journal into a closed hour, and removes the journal. If it is interrupted, the next call begins again.
-func (w *Writer) closeHour() error {
+// closeHour makes a closed hour of the journal, and removes the journal. If it is interrupted, the next call begins again. A
+// journal that cannot be read is set aside: other hours must not wait for it.
+func (w *Writer) closeHour(now time.Time) error {
 	path := journalPath(w.dir)
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -36,6 +37,10 @@ func (w *Writer) closeHour() error {
 	}
 	defer file.Close()
 	if err := convert(w.dir, file); err != nil {
+		var number unix.Errno
+		if !errors.As(err, &number) {
+			return w.setAside(now, err)
+		}
 		return fmt.Errorf("history: close an hour: %w", err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -53,6 +58,13 @@ func convert(dir string, file *os.File) error {
 	})
 	if !errors.Is(err, errStop) {
 		return err // nil if the journal has no sweep
+	}
+	st, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if closedBefore(dir, file, st.Size(), first) {
+		return nil
 	}
 	hour := hourDir(dir, first)
 	if err := os.MkdirAll(hour, 0o700); err != nil {
@@ -151,8 +163,8 @@ type conversion struct {
 	sums    *table[Sum]
 	sweeps  *table[SweepInfo]
 	held    []Row
-	from    int64 // time of the first row in held, microseconds since 1970
-	intern  map[string]string
+	from    int64 // time of the first held row
+	intern  shared
 	minute  *adder
 	hour    *adder
 	texts   map[int64]string
@@ -160,7 +172,7 @@ type conversion struct {
 }
 
 func newConversion(hour, part string, meta Meta) (c *conversion, err error) {
-	c = &conversion{intern: map[string]string{}, hour: newAdder(3600), texts: map[int64]string{}, written: map[int64]bool{}}
+	c = &conversion{intern: shared{}, hour: newAdder(3600), texts: map[int64]string{}, written: map[int64]bool{}}
 	path := func(name string) string { return filepath.Join(hour, name+part+".parquet") }
 	if c.rows, err = newTable[Row](path("rows"), meta); err != nil {
 		return nil, err
@@ -216,7 +228,7 @@ func (c *conversion) add(s *Sweep) error {
 	}
 	for i := range s.Rows {
 		r := &s.Rows[i]
-		c.share(r)
+		c.intern.share(r)
 		if r.Query != "" && r.QueryID != 0 {
 			c.texts[r.QueryID] = r.Query
 		}
@@ -227,17 +239,19 @@ func (c *conversion) add(s *Sweep) error {
 	return nil
 }
 
-// share replaces equal strings of a row group by one copy. Without it, a group would take ten times the memory.
-func (c *conversion) share(r *Row) {
+// shared has one copy of equal strings: a group of rows would take ten times the memory otherwise.
+type shared map[string]string
+
+func (m shared) share(r *Row) {
 	for _, p := range []*string{&r.Type, &r.Database, &r.User, &r.App, &r.Client, &r.State, &r.WaitType, &r.WaitEvent,
 		&r.Query, &r.PhraseKey, &r.Phrase, &r.Plan, &r.Function, &r.Method} {
 		if *p == "" {
 			continue
 		}
-		if v, ok := c.intern[*p]; ok {
+		if v, ok := m[*p]; ok {
 			*p = v
 		} else {
-			c.intern[*p] = *p
+			m[*p] = *p
 		}
 	}
 }

@@ -147,14 +147,18 @@ func (k *cursor[T]) readSingly(page parquet.Page) error {
 
 // columns reads some columns of a row group side by side, a batch of rows at a time.
 type columns struct {
-	group parquet.RowGroup
-	left  int64
-	next  []func(n int) error
-	pages []parquet.Pages
-	err   error
+	file   *parquetFile
+	number int
+	group  parquet.RowGroup
+	left   int64
+	next   []func(n int) error
+	pages  []parquet.Pages
+	err    error
 }
 
-func newColumns(g parquet.RowGroup) *columns { return &columns{group: g, left: g.NumRows()} }
+func newColumns(p *parquetFile, group int) *columns {
+	return &columns{file: p, number: group, group: p.groups[group], left: p.groups[group].NumRows()}
+}
 
 // attach opens a column. Its kind must be the kind that this version writes; otherwise batch returns an error.
 func (c *columns) attach(name string, kind parquet.Kind, pages *parquet.Pages, next func(int) error) {
@@ -164,6 +168,10 @@ func (c *columns) attach(name string, kind parquet.Kind, pages *parquet.Pages, n
 	case !leaf.Node.Leaf() || leaf.MaxDefinitionLevel > 0 || leaf.Node.Type().Kind() != kind:
 		c.err = errors.Join(c.err, fmt.Errorf("the column %s has another type", name))
 	default:
+		if _, err := c.file.checkGroup(c.number, name); err != nil {
+			c.err = errors.Join(c.err, err)
+			break
+		}
 		*pages = c.group.ColumnChunks()[leaf.ColumnIndex].Pages()
 		c.pages = append(c.pages, *pages)
 	}

@@ -18,8 +18,9 @@
 // data as JSON, compressed by zstd (RFC 8878). A process that is killed while it writes leaves at most one torn frame at
 // the end, which readers ignore and the next writer cuts off.
 //
-// ReadSpan reads a span of time, sweep by sweep, and reports the gaps between the sweeps. Totals counts the samples of a span
-// (span.go).
+// Before the library for Parquet reads a part of a file, check.go verifies it: a forged file must not take all memory.
+//
+// ReadSpan reads a span of time, sweep by sweep, with the gaps in it, and Totals counts its samples (span.go).
 //
 // Normalized removes values from the texts of SQL statements, so that a history can keep the texts without the data in
 // them (querytext.go). It does not parse SQL, because a text may be cut or wrong. Its lexer keeps names, key words and

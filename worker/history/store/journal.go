@@ -360,6 +360,24 @@ func readJournal(file *os.File, since, until time.Time, each func(*Sweep) error)
 	return f.meta, nil
 }
 
+// firstSweep returns the time of the first sweep of a journal, and its Meta; the zero time: it has no sweep.
+func firstSweep(file io.ReaderAt, size int64) (time.Time, Meta, error) {
+	f, err := openFrames(file, size)
+	if err != nil {
+		return time.Time{}, Meta{}, err
+	}
+	defer f.close()
+	for {
+		at, err := f.next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return time.Time{}, f.meta, nil
+		case err != nil || !f.sums:
+			return at, f.meta, err
+		}
+	}
+}
+
 // list finds the frames of sweeps, in the order in which they were written.
 func (f *frames) list() (list []sweepFrame, err error) {
 	for {

@@ -83,7 +83,33 @@ func (w *Writer) prune(now time.Time) error {
 	return nil
 }
 
-// part returns the number of bytes that Dir may use: Size, or an equal part of Size with Options.Shared.
+// removeOldest removes the oldest closed hour of a state directory, if there is one.
+func removeOldest(dir string) {
+	if list := closedHours(filepath.Join(dir, "cluster=*")); len(list) > 0 {
+		_ = removeHour(list[0].dir) // the next sweep reports the full disk
+	}
+}
+
+// full reports whether an error means that the disk or a quota has no room.
+func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// explain adds to an error of the disk what its text does not say.
+func explain(dir string, err error) error {
+	var s unix.Statfs_t
+	switch {
+	case errors.Is(err, unix.ENOSPC) && unix.Statfs(dir, &s) == nil && s.Files > 0 && s.Ffree == 0:
+		return fmt.Errorf("%w: no inode is free in the file system of %s: remove files", err, dir)
+	case errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w: raise the quota of the worker's user, or lower --record-size", err)
+	case errors.Is(err, unix.EFBIG):
+		return fmt.Errorf("%w: the worker may not write so large a file: raise LimitFSIZE= or ulimit -f", err)
+	case errors.Is(err, unix.EROFS):
+		return fmt.Errorf("%w: mount it writable, or give the unit ReadWritePaths=%s", err, dir)
+	}
+	return err
+}
+
+// part returns how many bytes Dir may have: all of Size, or its part.
 func (w *Writer) part() (int64, error) {
 	if !w.o.Shared {
 		return w.o.Size, nil

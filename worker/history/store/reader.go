@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -116,47 +115,31 @@ func open(path string) (*os.File, int64, error) {
 	return f, st.Size(), nil
 }
 
-// readGroups calls each with the row groups of a file whose first column, a time, overlaps the span. A panic of the Parquet
-// library, which a damaged file can cause, becomes an ErrFile.
-func readGroups(ctx context.Context, path string, since, until int64, each func(parquet.RowGroup) error) (err error) {
-	f, size, err := open(path)
+// readGroups calls each with the row groups of a file whose first column, a time, overlaps the span. A damaged file is an error,
+// never a panic: the library does not promise that. each must call checkGroup before it reads.
+func readGroups(ctx context.Context, path string, since, until int64, each func(p *parquetFile, group int) error) error {
+	p, err := openParquet(path)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %s: %v", ErrFile, path, p)
-		}
-	}()
-	p, err := parquet.OpenFile(f, size, parquet.SkipBloomFilters(true))
-	if err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
-	}
-	if v, _ := p.Lookup("pg_stat_backtrace.format_version"); v != strconv.Itoa(Version) {
-		return fmt.Errorf("%w: %s has format %q, and this program reads format %d", ErrFile, path, v, Version)
-	}
-	for _, g := range p.RowGroups() {
+	defer p.close()
+	for i := range p.groups {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if lo, hi, ok := columnRange(g, 0, parquet.Value.Int64); ok && (hi < since || lo >= until) {
+		if lo, hi, ok := p.integers(i, 0); ok && (hi < since || lo >= until) {
 			continue
 		}
-		if err := each(g); err != nil {
-			if errors.Is(err, errEach) {
-				return errors.Unwrap(err)
-			}
-			return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+		if err := p.guard(func() error { return each(p, i) }); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// readTable calls each with the rows of a file, from the row groups that overlap the span. It reuses the slice.
-func readTable[T any](ctx context.Context, path string, since, until int64, each func([]T) error) (err error) {
-	buf := make([]T, 1024)
-	return readGroups(ctx, path, since, until, func(g parquet.RowGroup) error { return readGroup(g, buf, each) })
+// readTable calls each with the rows of a file as T, from the row groups that overlap the span. T must begin with a time.
+func readTable[T any](ctx context.Context, path string, since, until int64, each func([]T) error) error {
+	return readGroups(ctx, path, since, until, func(p *parquetFile, group int) error { return readGroup(p, group, each) })
 }
 
 // errEach marks errors of the caller's function, so that they do not become an ErrFile.
@@ -168,12 +151,21 @@ func (e eachError) Error() string        { return e.err.Error() }
 func (e eachError) Unwrap() error        { return e.err }
 func (e eachError) Is(target error) bool { return target == errEach }
 
-func readGroup[T any](g parquet.RowGroup, buf []T, each func([]T) error) error {
-	r := parquet.NewGenericRowGroupReader[T](g)
+// readGroup calls each with the rows of a group as T.
+func readGroup[T any](p *parquetFile, group int, each func([]T) error) error {
+	texts, err := p.checkGroup(group)
+	if err != nil {
+		return err
+	}
+	buf := make([]T, max(1, min(maxBatch, batchTexts/max(1, texts))))
+	r := parquet.NewGenericRowGroupReader[T](p.groups[group])
 	defer r.Close()
-	for {
-		clear(buf) // the reader would append to slices of the former rows
+	for left := p.meta.RowGroups[group].NumRows; ; {
+		clear(buf) // the reader appends to slices that it finds there
 		n, err := r.Read(buf)
+		if left -= int64(n); left < 0 {
+			return beyond("more rows than its group has")
+		}
 		if n > 0 {
 			if err := each(buf[:n]); err != nil {
 				return eachError{err}
@@ -188,21 +180,7 @@ func readGroup[T any](g parquet.RowGroup, buf []T, each func([]T) error) error {
 	}
 }
 
-// columnRange returns the least and the greatest value of a column of a row group. ok is false if the file does not say them.
-func columnRange[T number](g parquet.RowGroup, column int, value func(parquet.Value) T) (lo, hi T, ok bool) {
-	ix, err := g.ColumnChunks()[column].ColumnIndex()
-	if err != nil || ix.NumPages() == 0 {
-		return 0, 0, false
-	}
-	lo, hi = value(ix.MinValue(0)), value(ix.MaxValue(0))
-	for i := range ix.NumPages() {
-		lo, hi = min(lo, value(ix.MinValue(i))), max(hi, value(ix.MaxValue(i)))
-	}
-	return lo, hi, true
-}
-
-// damaged adds the error of an unreadable file to r.Damage and returns nil, so that the other files are read. It returns other
-// errors unchanged.
+// damaged remembers a file that cannot be read: the others still can. Other errors end the reading.
 func (r *Reader) damaged(err error) error {
 	if errors.Is(err, errBegun) { // the journal has no sweeps
 		return nil
@@ -216,29 +194,18 @@ func (r *Reader) damaged(err error) error {
 	return err
 }
 
+// maxTogether bounds the rows of an hour that Rows puts in order at a time, more than the rows of a group.
+const maxTogether = 4 << 20
+
+// errTogether means that a file of rows is not as this package writes it.
+var errTogether = fmt.Errorf("%w: too many rows at one time", ErrFile)
+
 // Rows calls each with the rows of a span, ordered by time and process.
 func (r *Reader) Rows(ctx context.Context, since, until time.Time, each func(*Row) error) error {
-	lo, hi := since.UnixMicro(), until.UnixMicro()
 	for _, h := range r.hours(since, until) {
-		var rows []Row
-		for _, path := range parts(h.dir, "rows") {
-			err := readTable(ctx, path, lo, hi, func(list []Row) error {
-				for i := range list {
-					if list[i].Time >= lo && list[i].Time < hi {
-						rows = append(rows, list[i])
-					}
-				}
-				return nil
-			})
-			if err := r.damaged(err); err != nil {
-				return err
-			}
-		}
-		slices.SortFunc(rows, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.PID, b.PID)) })
-		for i := range rows {
-			if err := each(&rows[i]); err != nil {
-				return err
-			}
+		lo, hi := max(since.UnixMicro(), h.from.UnixMicro()), min(until.UnixMicro(), h.from.Add(time.Hour).UnixMicro())
+		if err := r.hourRows(ctx, h.dir, lo, hi, each); err != nil {
+			return err
 		}
 	}
 	return r.live(since, until, func(s *Sweep) error {
@@ -251,13 +218,90 @@ func (r *Reader) Rows(ctx context.Context, since, until time.Time, each func(*Ro
 	})
 }
 
-// live calls each with the sweeps of the journal, as readJournal does, if there is a journal.
-func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
-	f, _, err := open(journalPath(r.dir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// rowGroup is a group of rows of an hour.
+type rowGroup struct {
+	file   *parquetFile
+	number int
+	lo, hi int64
+}
+
+// hourRows calls each with the rows of an hour. Groups with separate times are read one after the other: an hour of many sessions takes
+// much memory.
+func (r *Reader) hourRows(ctx context.Context, dir string, lo, hi int64, each func(*Row) error) error {
+	var groups []rowGroup
+	for _, path := range parts(dir, "rows") {
+		p, err := openParquet(path)
+		if err := r.damaged(err); err != nil {
+			return err
+		}
+		if err != nil {
+			continue
+		}
+		defer p.close()
+		for i := range p.groups {
+			g := rowGroup{p, i, -1 << 63, 1<<63 - 1}
+			if first, last, ok := p.integers(i, 0); ok {
+				g.lo, g.hi = first, last
+			}
+			if g.hi >= lo && g.lo < hi {
+				groups = append(groups, g)
+			}
+		}
 	}
-	if err != nil {
+	slices.SortStableFunc(groups, func(a, b rowGroup) int { return cmp.Compare(a.lo, b.lo) })
+	for len(groups) > 0 {
+		n, last := 1, groups[0].hi
+		for n < len(groups) && groups[n].lo <= last {
+			last, n = max(last, groups[n].hi), n+1
+		}
+		if err := r.groupRows(ctx, groups[:n], lo, hi, each); err != nil {
+			return err
+		}
+		groups = groups[n:]
+	}
+	return nil
+}
+
+// groupRows calls each with the rows of groups, in order.
+func (r *Reader) groupRows(ctx context.Context, groups []rowGroup, lo, hi int64, each func(*Row) error) error {
+	var rows []Row
+	texts := shared{}
+	for _, g := range groups {
+		err := g.file.guard(func() error {
+			return readGroup(g.file, g.number, func(list []Row) error {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				for i := range list {
+					if list[i].Time < lo || list[i].Time >= hi {
+						continue
+					}
+					if len(rows) >= maxTogether {
+						return fmt.Errorf("%w: %s", errTogether, g.file.path)
+					}
+					texts.share(&list[i])
+					rows = append(rows, list[i])
+				}
+				return nil
+			})
+		})
+		if err := r.damaged(err); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(rows, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.PID, b.PID)) })
+	for i := range rows {
+		if err := each(&rows[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// live reads the journal, if there is one, and its hour is not closed.
+func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
+	f, err := r.openJournal()
+	if err != nil || f == nil {
 		return r.damaged(err)
 	}
 	defer f.Close()
@@ -265,7 +309,72 @@ func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
 	return r.damaged(err)
 }
 
-// Sweeps calls each with the sweeps of a span, in the order of the hours.
+// openJournal opens the journal; nil: there is none, or its hour is closed. It is closed before the journal is removed.
+func (r *Reader) openJournal() (*os.File, error) {
+	f, size, err := open(journalPath(r.dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	if err != nil {
+		return nil, err
+	}
+	first, meta, err := firstSweep(f, size)
+	if id := strings.TrimPrefix(filepath.Base(r.dir), "cluster="); err == nil && meta.SystemID != id {
+		err = fmt.Errorf("%w: %s is of another server, with the system identifier %q", ErrFile, journalPath(r.dir), meta.SystemID)
+	}
+	if err != nil {
+		f.Close()
+		if errors.Is(err, ErrJournal) && !errors.Is(err, errBegun) {
+			err = fmt.Errorf("%s: %w", journalPath(r.dir), err)
+		}
+		return nil, err
+	}
+	if closedBefore(r.dir, f, size, first) {
+		f.Close()
+		return nil, nil //nolint:nilnil // its hour is closed
+	}
+	return f, nil
+}
+
+// closedBefore reports whether an hour was closed from a journal whose first sweep has a time: a worker was killed before it could
+// remove the journal, or is about to remove it.
+func closedBefore(clusterDir string, journal io.ReaderAt, size int64, first time.Time) bool {
+	if first.IsZero() {
+		return false
+	}
+	for _, path := range parts(hourDir(clusterDir, first), "sweeps") {
+		dir, name := filepath.Split(path)
+		if _, err := os.Lstat(filepath.Join(dir, strings.Replace(name, "sweeps", "rows", 1))); err != nil {
+			continue // it is being made
+		}
+		var times []int64
+		err := readTable(context.Background(), path, -1<<63, 1<<63-1, func(list []SweepInfo) error {
+			for i := range list {
+				times = append(times, list[i].Time)
+			}
+			if times[0] != first.UnixMicro() {
+				return errStop
+			}
+			return nil
+		})
+		if err != nil {
+			continue
+		}
+		f, err := openFrames(journal, size)
+		if err != nil {
+			return false
+		}
+		list, err := f.list()
+		f.close()
+		slices.SortStableFunc(list, func(a, b sweepFrame) int { return cmp.Compare(a.at, b.at) }) // as convert does
+		if err == nil && slices.EqualFunc(list, times, func(s sweepFrame, at int64) bool { return s.at == at }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Sweeps calls each with the times at which the recorder looked, in order.
 func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(SweepInfo) error) error {
 	for _, h := range r.hours(since, until) {
 		if err := r.closedSweeps(ctx, h.dir, since.UnixMicro(), until.UnixMicro(), each); err != nil {
@@ -355,22 +464,12 @@ func (r *Reader) Meta() (Meta, error) {
 }
 
 func metaOf(path string) (m Meta, err error) {
-	f, size, err := open(path)
+	p, err := openParquet(path)
 	if err != nil {
 		return m, err
 	}
-	defer f.Close()
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %s: %v", ErrFile, path, p)
-		}
-	}()
-	p, err := parquet.OpenFile(f, size, parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
-	if err != nil {
-		return m, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
-	}
-	text, _ := p.Lookup("pg_stat_backtrace.server")
-	if err := json.Unmarshal([]byte(text), &m); err != nil {
+	defer p.close()
+	if err := json.Unmarshal([]byte(p.lookup("pg_stat_backtrace.server")), &m); err != nil {
 		return m, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
 	return m, nil

@@ -2,11 +2,8 @@ package store
 
 import (
 	"context"
-	"errors"
-	"io/fs"
+	"fmt"
 	"time"
-
-	"github.com/parquet-go/parquet-go"
 )
 
 // Lengths of the span of a Sum, in seconds.
@@ -47,15 +44,16 @@ func (r *Reader) Sums(ctx context.Context, o SumOptions, each func(*Sum) error) 
 
 // liveSums calls j.each with the Sums of the journal, if there is a journal.
 func (r *Reader) liveSums(ctx context.Context, j *journalReader) error {
-	f, size, err := open(journalPath(r.dir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	f, err := r.openJournal()
+	if err != nil || f == nil {
 		return r.damaged(err)
 	}
 	defer f.Close()
-	if j.frames, err = openFrames(f, size); err != nil {
+	st, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	if j.frames, err = openFrames(f, st.Size()); err != nil {
 		return r.damaged(err)
 	}
 	defer j.frames.close()
@@ -93,13 +91,13 @@ func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) err
 		return nil
 	}
 	for _, path := range parts(h.dir, "sums") {
-		err := readGroups(ctx, path, from, to, func(g parquet.RowGroup) error {
-			if leaf, found := g.Schema().Lookup("bucket_seconds"); found {
-				if lo, hi, ok := columnRange(g, leaf.ColumnIndex, parquet.Value.Int32); ok && (seconds < lo || seconds > hi) {
+		err := readGroups(ctx, path, from, to, func(p *parquetFile, g int) error {
+			if leaf, found := p.groups[g].Schema().Lookup("bucket_seconds"); found {
+				if lo, hi, ok := p.integers(g, leaf.ColumnIndex); ok && (int64(seconds) < lo || int64(seconds) > hi) {
 					return nil
 				}
 			}
-			return readSums(ctx, g, func(s *Sum) error {
+			return readSums(ctx, p, g, func(s *Sum) error {
 				if s.Seconds != seconds || s.Time < from || s.Time >= to {
 					return nil
 				}
@@ -113,9 +111,9 @@ func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) err
 	return nil
 }
 
-// readSums calls each with the Sums of a row group.
-func readSums(ctx context.Context, g parquet.RowGroup, each func(*Sum) error) error {
-	c := newColumns(g)
+// readSums calls each with the rows of a group.
+func readSums(ctx context.Context, p *parquetFile, group int, each func(*Sum) error) error {
+	c := newColumns(p, group)
 	defer c.close()
 	from, seconds := int64Column(c, "time"), int32Column(c, "bucket_seconds")
 	waitType, waitEvent, query := textColumn(c, "wait_event_type"), textColumn(c, "wait_event"), int64Column(c, "query_id")
@@ -156,8 +154,8 @@ func (h *hourSums) part(ctx context.Context, from, to int64) error {
 	}
 	m := newMinutes(h.each)
 	for _, path := range parts(h.dir, "rows") {
-		err := readGroups(ctx, path, from, to, func(g parquet.RowGroup) error {
-			return readSamples(ctx, g, from, to, func(row *Row) error {
+		err := readGroups(ctx, path, from, to, func(p *parquetFile, g int) error {
+			return readSamples(ctx, p, g, from, to, func(row *Row) error {
 				period, found := periods[row.Time]
 				if !found {
 					period = time.Second // ReadSpan also assumes a second if the SweepInfo cannot be read
@@ -172,9 +170,9 @@ func (h *hourSums) part(ctx context.Context, from, to int64) error {
 	return m.flush()
 }
 
-// readSamples calls each with the rows of a span. Only the columns that a Sum needs are set.
-func readSamples(ctx context.Context, g parquet.RowGroup, from, to int64, each func(*Row) error) error {
-	c := newColumns(g)
+// readSamples calls each with the rows of a span. They have only the columns that sums have.
+func readSamples(ctx context.Context, p *parquetFile, group int, from, to int64, each func(*Row) error) error {
+	c := newColumns(p, group)
 	defer c.close()
 	at, ended, text := int64Column(c, "time"), boolColumn(c, "ended"), textColumn(c, "query")
 	waitType, waitEvent, query := textColumn(c, "wait_event_type"), textColumn(c, "wait_event"), int64Column(c, "query_id")

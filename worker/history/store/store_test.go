@@ -369,7 +369,7 @@ func TestDirectories(t *testing.T) {
 	if err := errors.Join(os.Symlink(t.TempDir(), link), os.WriteFile(file, nil, 0o600), os.Mkdir(open, 0o700), os.Chmod(open, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	cases := map[string]string{link: "not a directory", file: "not a directory", open: "chmod 700", filepath.Join(dir, "a/b"): "no such file"}
+	cases := map[string]string{link: "is a symbolic link", file: "not a directory", open: "chmod 700", filepath.Join(dir, "a/b"): "no such file"}
 	if os.Geteuid() == 0 {
 		theirs := filepath.Join(dir, "theirs")
 		if err := errors.Join(os.Mkdir(theirs, 0o700), os.Chown(theirs, 65534, 65534)); err != nil {

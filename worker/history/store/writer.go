@@ -44,6 +44,8 @@ var (
 	ErrNoSpace = errors.New("not enough free space for the history")
 	// ErrDirectory means that the state directory cannot be trusted or used.
 	ErrDirectory = errors.New("the state directory cannot be used")
+	// ErrRemoved means that the files of a Writer were removed or replaced while it used them. Another Open makes them again.
+	ErrRemoved = errors.New("the files of the history were removed")
 )
 
 var systemID = regexp.MustCompile(`^[0-9]{1,20}$`)
@@ -54,13 +56,20 @@ type Writer struct {
 	dir     string // of the cluster
 	lock    *os.File
 	journal *journal
-	lost    int       // sweeps that could not be written since the last success
-	room    time.Time // when checkRoom last found enough space
+	lost    int // sweeps that could not be written since the last success
+	room    time.Time
+	// again is when an hour that could not be closed is tried again, and why is the reason.
+	again time.Time
+	why   error
+	freed time.Time // when an hour was removed because the disk was full
+	note  string    // for the next sweep
 }
 
-// Open locks the cluster's folder below the state directory. It makes both directories if they are missing. If a former worker has
-// left a journal, Open continues the journal of the current hour, and converts the journal of an earlier hour into a closed hour.
-// The errors are ErrDirectory, ErrLocked, and those of converting the journal.
+// closePause is the time between attempts to close an hour: each costs about as much as a minute of recording.
+const closePause = 30 * time.Second
+
+// Open takes the cluster's folder below the state directory, which is made if it is missing. A journal that a former worker
+// left is continued if its hour has not ended, and becomes a closed hour otherwise.
 func Open(o Options) (*Writer, error) {
 	if o.Keep <= 0 {
 		o.Keep = DefaultKeep
@@ -74,25 +83,21 @@ func Open(o Options) (*Writer, error) {
 	if !systemID.MatchString(o.Meta.SystemID) {
 		return nil, fmt.Errorf("%w: the system identifier %q is not a number", ErrDirectory, o.Meta.SystemID)
 	}
-	if err := os.Mkdir(o.Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("%w: %w", ErrDirectory, err)
-	}
-	if err := trusted(o.Dir); err != nil {
-		return nil, err
-	}
 	w := &Writer{o: o, dir: clusterDir(o.Dir, o.Meta.SystemID)}
-	if err := os.Mkdir(w.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("%w: %w", ErrDirectory, err)
-	}
-	if err := trusted(w.dir); err != nil {
-		return nil, err
+	for _, dir := range []string{o.Dir, w.dir} {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("%w: %w", ErrDirectory, explain(filepath.Dir(dir), err))
+		}
+		if err := trusted(dir); err != nil {
+			return nil, err
+		}
 	}
 	if err := w.takeLock(); err != nil {
 		return nil, err
 	}
 	if err := w.recover(time.Now()); err != nil {
 		w.lock.Close()
-		return nil, err
+		return nil, explain(o.Dir, err)
 	}
 	return w, nil
 }
@@ -108,6 +113,8 @@ func trusted(dir string) error {
 		return fmt.Errorf("%w: %s: %w", ErrDirectory, dir, err)
 	}
 	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		return fmt.Errorf("%w: %s is a symbolic link: name the directory to which it leads", ErrDirectory, dir)
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		return fmt.Errorf("%w: %s is not a directory", ErrDirectory, dir)
 	case int(st.Uid) != os.Geteuid():
@@ -128,7 +135,7 @@ func trusted(dir string) error {
 func (w *Writer) takeLock() error {
 	f, err := os.OpenFile(filepath.Join(w.dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrDirectory, err)
+		return fmt.Errorf("%w: %w", ErrDirectory, explain(w.dir, err))
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		holder := make([]byte, 20)
@@ -147,7 +154,7 @@ func (w *Writer) takeLock() error {
 	return nil
 }
 
-// recover continues or closes the journal of a former worker.
+// recover continues or closes the journal of a former worker, or of an hour that could not be closed.
 func (w *Writer) recover(now time.Time) error {
 	clean(w.dir)
 	path := journalPath(w.dir)
@@ -164,12 +171,12 @@ func (w *Writer) recover(now time.Time) error {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
 	f, err := openFrames(file, st.Size())
-	if err != nil { // not a journal, or a journal of a later version: keep it under another name
-		return setAside(path, now)
+	if err != nil { // not one of ours, or of a later version: keep it, out of the way
+		return w.setAside(now, err)
 	}
 	defer f.close()
 	if f.meta != w.o.Meta {
-		return w.closeHour()
+		return w.closeHour(now)
 	}
 	var first time.Time
 	stacks := map[int64]bool{}
@@ -187,7 +194,7 @@ func (w *Writer) recover(now time.Time) error {
 		if bytesHaveStacks(f) {
 			s, err := f.sweep(at)
 			if err != nil {
-				return setAside(path, now)
+				return w.setAside(now, err)
 			}
 			for _, k := range s.Stacks {
 				stacks[k.ID] = true
@@ -198,7 +205,7 @@ func (w *Writer) recover(now time.Time) error {
 		return os.Remove(path)
 	}
 	if !first.Truncate(time.Hour).Equal(now.UTC().Truncate(time.Hour)) {
-		return w.closeHour()
+		return w.closeHour(now)
 	}
 	j, err := continueJournal(path, f.at, first, stacks)
 	if err != nil {
@@ -208,11 +215,14 @@ func (w *Writer) recover(now time.Time) error {
 	return nil
 }
 
-func setAside(path string, now time.Time) error {
+// setAside renames a journal that cannot be read. The next sweep has a note on it.
+func (w *Writer) setAside(now time.Time, why error) error {
+	path := journalPath(w.dir)
 	to := fmt.Sprintf("%s.unreadable-%d", path, now.UnixNano())
 	if err := os.Rename(path, to); err != nil {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
+	w.note = fmt.Sprintf("the journal before could not be read, and is kept as %s: %v", filepath.Base(to), why)
 	return nil
 }
 
@@ -224,35 +234,93 @@ func clean(dir string) {
 	}
 }
 
-// Append writes a sweep. After an error the sweep is lost. The next sweep that can be written has the number of lost sweeps
-// (Sweep.Lost). Append may close an hour, which takes some 0.2 s of processor time.
+// Append writes a sweep. An error means that the sweep is lost; the next sweep on disk has the number of lost
+// ones before it. Append may close an hour, which takes some 0.2 s of processor time. If the disk or a quota is full, it removes
+// the oldest closed hour, at most once a minute.
 func (w *Writer) Append(s *Sweep) error {
+	own, note := s.Lost, s.Note
+	s.Lost += w.lost
+	if w.note != "" {
+		s.Note = strings.TrimPrefix(note+"; "+w.note, "; ")
+	}
+	if err := w.append(s); err != nil {
+		s.Lost, s.Note = own, note
+		w.lost += own + 1
+		if full(err) && s.Time.Sub(w.freed).Abs() >= time.Minute {
+			w.freed = s.Time
+			removeOldest(w.o.Dir)
+		}
+		return explain(w.o.Dir, err)
+	}
+	w.lost, w.note = 0, ""
+	return nil
+}
+
+func (w *Writer) append(s *Sweep) error {
+	if err := w.present(); err != nil {
+		return err
+	}
 	hour := s.Time.UTC().Truncate(time.Hour)
 	if w.journal != nil && !w.journal.hour.Equal(hour) {
-		if err := w.endHour(); err != nil {
-			w.lost++
+		if err := w.endHour(s.Time); err != nil {
 			return err
 		}
 	}
 	if err := w.checkRoom(s.Time); err != nil {
-		w.lost++
 		return err
 	}
 	if w.journal == nil {
-		j, err := createJournal(journalPath(w.dir), w.o.Meta, s.Time)
-		if err != nil {
-			w.lost++
+		if err := w.begin(s.Time); err != nil {
 			return err
 		}
-		w.journal = j
 	}
-	s.Lost += w.lost
-	if err := w.journal.append(s); err != nil {
-		s.Lost -= w.lost
-		w.lost++
+	return w.journal.append(s)
+}
+
+// present returns an error if the journal is not the one at its path any more: a reader would not find what is written to it.
+func (w *Writer) present() error {
+	if w.journal == nil {
+		return nil
+	}
+	path := journalPath(w.dir)
+	var own, now unix.Stat_t
+	if err := unix.Fstat(int(w.journal.file.Fd()), &own); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	switch err := unix.Lstat(path, &now); {
+	case errors.Is(err, unix.ENOENT), err == nil && (own.Dev != now.Dev || own.Ino != now.Ino):
+		return fmt.Errorf("%w: %s", ErrRemoved, path)
+	case err != nil:
+		return fmt.Errorf("journal: %s: %w", path, err)
+	}
+	return nil
+}
+
+// begin makes a journal. If there is one, its hour could not be closed: begin continues or closes it.
+func (w *Writer) begin(now time.Time) error {
+	if w.why != nil && now.Before(w.again) && w.again.Sub(now) <= closePause {
+		return w.why
+	}
+	path := journalPath(w.dir)
+	_, err := os.Lstat(path)
+	if err == nil {
+		if err = w.recover(now); err != nil {
+			w.again, w.why = now.Add(closePause), err
+			return err
+		}
+	}
+	w.why = nil
+	if w.journal != nil {
+		return nil
+	}
+	j, err := createJournal(path, w.o.Meta, now)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrRemoved, err)
+	}
+	if err != nil {
 		return err
 	}
-	w.lost = 0
+	w.journal = j
 	return nil
 }
 
@@ -262,19 +330,27 @@ func (w *Writer) checkRoom(now time.Time) error {
 		return nil
 	}
 	if err := w.prune(now); err != nil {
-		return err // the next sweep checks again, since w.room is not set
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w: %w", ErrRemoved, err)
+		}
+		return err // and look again at the next sweep
 	}
 	w.room = now
 	return nil
 }
 
-func (w *Writer) endHour() error {
+// endHour closes the hour of the journal. If that fails, begin tries it again.
+func (w *Writer) endHour(now time.Time) error {
 	j := w.journal
 	w.journal = nil
-	if err := j.close(); err != nil {
-		return err
+	err := j.close()
+	if err == nil {
+		err = w.closeHour(now)
 	}
-	return w.closeHour()
+	if err != nil {
+		w.again, w.why = now.Add(closePause), err
+	}
+	return err
 }
 
 // Close ends recording. The hour in progress stays in the journal, and the next Writer continues it.

@@ -97,6 +97,7 @@ var allowed = map[string]string{
 	"worker/history/store/prune.go os.ReadDir":             ofWorker,
 	"worker/history/store/writer.go filepath.Glob":         ofWorker,
 	"worker/history/store/writer.go os.OpenFile":           ofWorker,
+	"worker/history/store/writer.go os.Lstat":              ofWorker,
 	"worker/history/store/writer.go unix.Lstat":            ofWorker,
 	"worker/history/store/reader.go filepath.Glob":         ofAdmin,
 	"worker/history/store/reader.go os.Lstat":              ofAdmin,
