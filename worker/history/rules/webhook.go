@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -155,13 +156,16 @@ func (s *WebhookSender) post(ctx context.Context, t WebhookTarget, body []byte) 
 	}
 	defer answer.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswer))
-	const good, server = 2, 5
-	class := answer.StatusCode / 100
-	if class == good {
+	const good, redirect, server = 2, 3, 5
+	status := strings.TrimSpace(fmt.Sprint(answer.StatusCode, " ", http.StatusText(answer.StatusCode)))
+	switch class := answer.StatusCode / 100; class {
+	case good:
 		return false, nil
+	case redirect:
+		return false, fmt.Errorf("webhook: the receiver answered %s, and redirects are not followed: write the final address into the rules", status)
+	default:
+		return class == server || answer.StatusCode == http.StatusTooManyRequests, fmt.Errorf("webhook: the receiver answered %s", status)
 	}
-	return class == server || answer.StatusCode == http.StatusTooManyRequests,
-		fmt.Errorf("webhook: the receiver answered %s", http.StatusText(answer.StatusCode))
 }
 
 // message is the body of a webhook request, as Alertmanager's documentation of webhook_config describes it.

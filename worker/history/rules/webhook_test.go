@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -77,6 +78,60 @@ func TestDeliver(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// TestHostileReceivers has receivers that answer without an end, or lead elsewhere. Each attempt ends, with a reason.
+func TestHostileReceivers(t *testing.T) {
+	t.Parallel()
+	elsewhere := make(chan struct{}, 10)
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere <- struct{}{} }))
+	defer other.Close()
+	endless := func(w io.Writer, text string) {
+		for block := strings.Repeat(text, 1000); ; {
+			if _, err := io.WriteString(w, block); err != nil {
+				return
+			}
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/body", func(w http.ResponseWriter, _ *http.Request) { endless(w, "x") })
+	mux.HandleFunc("/header", func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n")
+		endless(conn, "X-A: b\r\n")
+	})
+	mux.HandleFunc("/host", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) })
+	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "file:///etc/passwd", http.StatusPermanentRedirect)
+	})
+	mux.HandleFunc("/599", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(599) })
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	secure := httptest.NewUnstartedServer(mux)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	s := NewWebhookSender(zerolog.Nop())
+	for url, want := range map[string]string{
+		server.URL + "/body": "", server.URL + "/header": "header", server.URL + "/599": "answered 599",
+		server.URL + "/host": "302 Found, and redirects are not followed", server.URL + "/file": "308 Permanent Redirect, and redirects",
+		secure.URL + "/599": "certificate",
+	} {
+		again, err := s.post(t.Context(), WebhookTarget{URL: url, Timeout: time.Minute}, []byte("{}"))
+		switch {
+		case want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %q", url, err, want)
+		case again && strings.Contains(want, "redirects"):
+			t.Errorf("%s: a redirect is tried again", url)
+		}
+	}
+	if len(elsewhere) > 0 {
+		t.Error("a redirect to another host was followed")
+	}
 }
 
 // TestSendNeverBlocks has a receiver that never answers.
