@@ -63,5 +63,17 @@ func (w *Worker) health() (h web.Health) {
 			h.Missing = append(h.Missing, fmt.Sprintf(m.text, m.lost.Round(time.Second)))
 		}
 	}
+	if _, _, failing := w.recorded.Figures(); failing >= healthyGap {
+		h.Missing = append(h.Missing, fmt.Sprintf("the history has not been recorded for %s: see the log", failing.Round(time.Second)))
+	}
 	return h
+}
+
+// healthyGap is for how long recording may fail: a disk can be slow for a moment.
+const healthyGap = 10 * time.Second
+
+// history returns what was recorded.
+func (w *Worker) history() (h metrics.History, recording bool) {
+	h.Written, h.Lost, h.Failing = w.recorded.Figures()
+	return h, w.cfg.Record.To() != ""
 }

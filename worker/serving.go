@@ -219,7 +219,7 @@ func (w *Worker) newMetrics() *metrics.Metrics {
 			q.Waiting, q.Claimed, q.Oldest, ok = w.depths.Sum()
 			return q, ok
 		},
-		Lost:   w.lostSessions,
+		Lost: w.lostSessions, History: w.history,
 		Export: w.exportFigures,
 	})
 }

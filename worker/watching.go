@@ -51,9 +51,30 @@ type watcher struct {
 	// profiling is set while a profile is being taken.
 	profiling atomic.Bool
 	profiles  sync.WaitGroup
+	// late gets the files of an incident whose alert did not wait for them; nil: there is none.
+	late chan incidentFiles
+	// systemID is the server's system identifier; empty: it could not be read.
+	systemID string
 }
 
-// incidentJob is an incident to be written, or the end of an earlier incident.
+// incidentFiles is an incident, and the page with it.
+type incidentFiles struct {
+	incident *incident.Incident
+	page     string
+	err      error
+}
+
+// incidentLimit is how long an alert waits for the files of its incident: as long as an incident may take, but not for a disk that does
+// not answer.
+const incidentLimit = 20 * time.Second
+
+// incidentEnd is how long the worker waits for these files when it ends.
+const incidentEnd = 3 * time.Second
+
+// errNoAnswer means that the files of an incident were not written in time.
+var errNoAnswer = errors.New("the disk does not answer: the alert is sent without the files of its incident")
+
+// incidentJob is an incident to be written.
 type incidentJob struct {
 	finding rules.Finding
 	look    *rules.Look
@@ -94,7 +115,7 @@ func (v *watcher) run(ctx context.Context) {
 	wg.Go(func() { v.hook.Run(ctx) })
 	wg.Go(func() { v.reload(ctx) })
 	wg.Go(func() { v.worker.runCommands(ctx) })
-	defer v.profiles.Wait()
+	defer v.waitProfiles()
 	for {
 		select {
 		case <-ctx.Done():
@@ -112,8 +133,20 @@ func (v *watcher) run(ctx context.Context) {
 	}
 }
 
-// reload reads the file of rules again at each SIGHUP, and after each value of RecordConfig.Reload. If the file has an error, the
-// old rules stay.
+// waitProfiles waits for the profile of an incident, but not for a disk that does not answer.
+func (v *watcher) waitProfiles() {
+	done := make(chan struct{})
+	go func() {
+		v.profiles.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(incidentEnd):
+	}
+}
+
+// reload reads the file of rules again at each SIGHUP, and when the worker that has started this one asks for it. If it has an error, the old rules stay.
 func (v *watcher) reload(ctx context.Context) {
 	path, log := v.worker.cfg.Record.Rules, &v.worker.log
 	if path == "" {
@@ -173,9 +206,57 @@ func (v *watcher) look(l *rules.Look) {
 	}
 }
 
-// write makes the files of an incident, logs one line and queues the alert. It takes the profile in the background, because a
-// profile takes long and other incidents must not wait for it.
+// write makes the files of an incident and queues the alert. The alert does not wait for a disk that does not answer.
 func (v *watcher) write(ctx context.Context, j incidentJob) error {
+	made := v.files(ctx, j)
+	a := v.alertOf(&j, made.incident)
+	if v.send(&j, a, made.page) && len(v.alerts) < maxAlerts {
+		v.alerts[alertKey{j.finding.Rule, j.finding.Cause}] = a
+	}
+	return made.err
+}
+
+// files makes the files of an incident in another goroutine, and waits until incidentLimit. While the files of an earlier incident are
+// late, it makes none.
+func (v *watcher) files(ctx context.Context, j incidentJob) incidentFiles {
+	select {
+	case <-v.late: // also if it is nil: then default applies
+		v.late = nil
+	default:
+		if v.late != nil {
+			return incidentFiles{err: errNoAnswer}
+		}
+	}
+	done := make(chan incidentFiles, 1)
+	go func() {
+		var made incidentFiles
+		err := host.Catch("incident", func() error {
+			made = v.makeFiles(ctx, j)
+			return made.err
+		})
+		made.err = err
+		done <- made
+	}()
+	limit := time.NewTimer(incidentLimit)
+	defer limit.Stop()
+	select {
+	case made := <-done:
+		return made
+	case <-limit.C:
+	case <-ctx.Done():
+		select {
+		case made := <-done:
+			return made
+		case <-time.After(incidentEnd):
+		}
+	}
+	v.late = done
+	return incidentFiles{err: errNoAnswer}
+}
+
+// makeFiles makes the files of an incident, and logs one line. The profile comes later: it takes its time, and other incidents must
+// not wait for it.
+func (v *watcher) makeFiles(ctx context.Context, j incidentJob) incidentFiles {
 	w := v.worker
 	c, err := w.current()
 	if err != nil {
@@ -185,19 +266,19 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 		Server: c, StateDir: w.cfg.Record.Dir, Capturer: w.capturer, Proof: w.verbs.PlanProof, Program: w.cfg.Version, Identify: w.identifier(),
 	}
 	i := incident.Collect(ctx, src, j.finding, j.look)
-	profile := w.capturer != nil && v.profiling.CompareAndSwap(false, true)
+	profile := w.capturer != nil && ctx.Err() == nil && v.profiling.CompareAndSwap(false, true)
 	if !profile {
 		i.Missing = append(i.Missing, "profile: one was taken for an earlier incident at the same time")
 	}
 	dir := incident.Dir{
 		Path: incident.DirOf(w.cfg.Record.Dir, i.Server.SystemID), Keep: j.config.Keep, Size: j.config.Size, MinFree: w.cfg.Record.MinFree,
 	}
-	file, err := "", incident.ErrDirectory
+	page, err := "", incident.ErrDirectory
 	if i.Server.SystemID != "" {
-		file, err = dir.Write(i)
+		page, err = dir.Write(i)
 	}
 	w.log.WithLevel(zerolog.WarnLevel).Str("rule", j.finding.Rule).Str("summary", j.finding.Summary).Str("incident", i.ID).
-		Str("file", file).Msg("incident")
+		Str("file", page).Msg("incident")
 	if profile {
 		v.profiles.Go(func() {
 			defer v.profiling.Store(false)
@@ -206,10 +287,7 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 			}
 		})
 	}
-	if a := alertOf(i); v.send(&j, a, file) && len(v.alerts) < maxAlerts {
-		v.alerts[alertKey{j.finding.Rule, j.finding.Cause}] = a
-	}
-	return err
+	return incidentFiles{incident: i, page: page, err: err}
 }
 
 // addProfile takes a profile, and writes the incident again with this profile.
@@ -256,13 +334,18 @@ func (v *watcher) post(j *incidentJob, a rules.Alert) bool {
 	return true
 }
 
-// alertOf returns the alert for an incident. It has no names and texts of the server's users.
-func alertOf(i *incident.Incident) rules.Alert {
-	return rules.Alert{
-		Name: i.Reason.Rule, Key: i.Reason.Cause, Since: i.Reason.Since,
-		Labels:      map[string]string{"instance": i.Host.Name, "cluster": i.Server.SystemID, "severity": "warning"},
-		Annotations: map[string]string{"summary": i.Reason.Summary, "incident": i.ID},
+// alertOf describes an incident without names and texts of the server's users. The incident is nil if it was not collected in time.
+func (v *watcher) alertOf(j *incidentJob, i *incident.Incident) rules.Alert {
+	a := rules.Alert{
+		Name: j.finding.Rule, Key: j.finding.Cause, Since: j.finding.Since,
+		Labels:      map[string]string{"cluster": v.systemID, "severity": "warning"},
+		Annotations: map[string]string{"summary": j.finding.Summary},
 	}
+	a.Labels["instance"], _ = os.Hostname()
+	if i != nil {
+		a.Labels["instance"], a.Labels["cluster"], a.Annotations["incident"] = i.Host.Name, i.Server.SystemID, i.ID
+	}
+	return a
 }
 
 // remember gives the engine the causes of recent incidents, so that the worker does not report them again after a restart.
@@ -271,6 +354,7 @@ func (v *watcher) remember() {
 	if err != nil {
 		return
 	}
+	v.systemID = control.ID()
 	dir := incident.Dir{Path: incident.DirOf(v.worker.cfg.Record.Dir, control.ID())}
 	list, err := dir.List()
 	if err != nil {

@@ -3,6 +3,10 @@ package worker
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -105,6 +109,39 @@ func TestRulesReload(t *testing.T) {
 		if time.Since(begin) > time.Minute {
 			t.Fatal(log.String())
 		}
+	}
+	cancel()
+	wg.Wait()
+}
+
+// TestAlertWithoutFiles has an earlier incident whose files wait for a disk that does not answer: the next alert is sent without files.
+func TestAlertWithoutFiles(t *testing.T) {
+	bodies := make(chan string, 1)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		bodies <- string(b)
+	}))
+	defer receiver.Close()
+	w := &Worker{log: zerolog.New(&safeBuffer{})}
+	v, err := w.newWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.late, v.systemID = make(chan incidentFiles), "7577921432"
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { v.hook.Run(ctx) })
+	c := rules.Default()
+	c.Webhook.URL = receiver.URL
+	finding := rules.Finding{Rule: "lock_wait", Cause: "cause", Summary: "1 session waits", Since: time.Now()}
+	if err := v.write(ctx, incidentJob{finding: finding, config: c}); !errors.Is(err, errNoAnswer) {
+		t.Errorf("error: %v", err)
+	}
+	if text := <-bodies; !strings.Contains(text, "1 session waits") || !strings.Contains(text, v.systemID) || strings.Contains(text, `"incident"`) {
+		t.Error(text)
+	}
+	if len(v.alerts) != 1 {
+		t.Errorf("the ends of %d alerts will be sent", len(v.alerts))
 	}
 	cancel()
 	wg.Wait()

@@ -19,6 +19,7 @@ import (
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/command"
+	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
@@ -132,7 +133,9 @@ type Worker struct {
 	serving atomic.Bool
 	// noSession measures the time for which the worker has had no main session in the server.
 	noSession absence
-	// downloads is the state of downloads of debug files, for the log.
+	// recorded counts the sweeps of the recorder.
+	recorded recorder.Progress
+	// downloads is the state of debug files that are being fetched.
 	downloads downloads
 
 	mu      sync.Mutex

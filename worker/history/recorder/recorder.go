@@ -2,7 +2,9 @@
 // that are not idle to a store. Such a read, with the write, is a sweep. The recorder reads the server's memory only. So it needs
 // no session, and also works while the server accepts no connections.
 //
-// A look (rules.Look) is the data of a sweep for the rules. Between two sweeps there may be further looks that write nothing.
+// The store is written in a goroutine of its own (disk.go): looks and rules do not wait for the disk.
+//
+// TakeStack takes the stack of one process without stopping it (stacktaker.go), and says what the process does.
 //
 // TakeStack takes the stack of one process without stopping it (stacktaker.go), with a phrase for what the process does.
 //
@@ -13,10 +15,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -72,6 +72,8 @@ type Options struct {
 	TakePlan func(ctx context.Context, pid int) (string, error)
 	// Log gets a line when recording begins to fail, and when it works again. The zero value discards these lines.
 	Log zerolog.Logger
+	// Progress, if not nil, counts the sweeps.
+	Progress *Progress
 }
 
 // Limits of the recorder's own cost.
@@ -79,32 +81,32 @@ const (
 	defaultPeriod = time.Second
 	slowPeriod    = 10 * time.Second // between sweeps while the cost exceeds costLimit
 	costSpan      = time.Minute      // over which the cost is measured
-	costLimit     = 0.05             // part of one processor's time
-	renew         = time.Minute      // between reads of the control file
-	maxPause      = time.Minute      // the longest time between attempts to open the store or the server's memory
+	costLimit     = 0.05             // of a processor
+	renew         = time.Minute      // between looks at the control file
+	maxPause      = time.Minute      // between attempts to open the store or the server's memory
+	steady        = 10               // sweeps on disk after which recording works again
+	maxTold       = 10               // kinds of errors that are logged until then
 )
 
 // Recorder records one server. It must be used by one goroutine at a time.
 type Recorder struct {
 	o         Options
-	writer    *store.Writer
-	meta      store.Meta
-	checked   time.Time // when the control file was read last
+	disk      disk
 	state     *state.Reader
 	locks     *locks.Reader
 	noLocks   error // why locks is nil
-	storeWait pause
 	readWait  pause
-	before    map[identity]store.Row // sessions of the last sweep on disk
+	before    map[identity]store.Row // sessions of the last sweep
 	texts     map[string]string      // normalized texts of the last sweep
-	last      time.Time              // of the last sweep on disk
+	last      time.Time              // of the last sweep
 	cost      meter
-	slots     int           // connection slots for ordinary roles; 0: not known
-	waited    time.Duration // time for which this thread has waited for a processor, since its start
-	throttled time.Duration // time in the last sweep for which a CPU quota stopped the worker
-	stacks    *stackTaker   // nil: no stacks
-	statuses  statuses      // of processes
-	told      string        // the last logged error, in the form of kind
+	slots     int             // of connections
+	waited    time.Duration   // of this thread for a processor
+	throttled time.Duration   // of the last sweep: a quota did not let it run
+	stacks    *stackTaker     // nil: no stacks
+	statuses  statuses        // of processes
+	told      map[string]bool // kinds of errors that were logged since recording worked
+	good      int             // sweeps on disk since the last error
 }
 
 // identity identifies a session of the server.
@@ -121,7 +123,11 @@ func New(o Options) *Recorder {
 	if o.Texts == "" {
 		o.Texts = TextsNormalized
 	}
-	r := &Recorder{o: o, cost: meter{period: o.Period}}
+	if o.Progress == nil {
+		o.Progress = new(Progress)
+	}
+	r := &Recorder{o: o, cost: meter{period: o.Period}, told: map[string]bool{}}
+	r.disk.o = &r.o
 	if o.TakeStack != nil {
 		r.stacks = &stackTaker{take: o.TakeStack, known: map[identity]*knownStack{}}
 		if o.TakePlan != nil {
@@ -153,7 +159,7 @@ func (r *Recorder) Run(ctx context.Context) {
 				r.glance(begin)
 				return nil
 			}
-			return r.Sweep(begin, begin.Sub(planned))
+			return r.sweep(begin, begin.Sub(planned))
 		})
 		var failed *host.Panic
 		if errors.As(err, &failed) { // after a panic the readers may be in a wrong state
@@ -207,9 +213,9 @@ func (r *Recorder) close() {
 	if r.stacks != nil {
 		r.stacks.close()
 	}
-	if r.writer != nil {
-		r.report(r.writer.Close())
-		r.writer = nil
+	results, err := r.disk.close()
+	if failed := r.settle(results); err != nil || failed != nil {
+		r.report(errors.Join(err, failed))
 	}
 }
 
@@ -222,18 +228,25 @@ func (r *Recorder) forget() {
 	}
 }
 
-// report logs an error, or a nil error as success, if it differs from the last one.
+// report logs each kind of error once. It logs that recording works again after some sweeps: on a disk that is nearly full, sweeps
+// fail and succeed by turns.
 func (r *Recorder) report(err error) {
-	text := kind(err)
-	if text == r.told {
-		return
+	log := r.o.Log.With().Str("directory", r.o.Store.Dir).Logger()
+	switch text := kind(err); {
+	case errors.Is(err, errPending):
+	case err != nil:
+		r.good = 0
+		if !r.told[text] && len(r.told) < maxTold {
+			r.told[text] = true
+			log.Error().Err(err).Msg("history is not recorded")
+		}
+	case len(r.told) > 0:
+		if r.good++; r.good >= steady {
+			clear(r.told)
+			_, lost, _ := r.o.Progress.Figures()
+			log.Info().Uint64("lost_sweeps", lost).Msg("history is recorded")
+		}
 	}
-	r.told = text
-	if err != nil {
-		r.o.Log.Error().Err(err).Str("directory", r.o.Store.Dir).Msg("history is not recorded")
-		return
-	}
-	r.o.Log.Info().Str("directory", r.o.Store.Dir).Msg("history is recorded")
 }
 
 // kind returns the text of an error without figures, which may differ each time, such as the free space.
@@ -254,12 +267,19 @@ func kind(err error) string {
 	}, text)
 }
 
-// Sweep reads the sessions and appends them to the store. delay is the time by which the sweep begins later than planned. The
-// errors are those of the store and of reading the sessions; a server that does not run is not an error.
+// Sweep records the moment. It comes later than planned by delay. It does not wait for a slow disk: a later Sweep returns the error.
 func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
-	openErr := r.open(now)
-	if openErr != nil && r.o.Watch == nil {
-		return openErr
+	err := r.sweep(now, delay)
+	if errors.Is(err, errPending) {
+		return nil
+	}
+	return err
+}
+
+func (r *Recorder) sweep(now time.Time, delay time.Duration) error {
+	if err := r.disk.closed(now); err != nil && r.o.Watch == nil {
+		r.disk.lose(1)
+		return err
 	}
 	s := store.Sweep{Time: now, Period: r.since(now), Delay: max(0, delay)}
 	var notes []string
@@ -282,24 +302,43 @@ func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
 	if r.o.Watch != nil {
 		r.o.Watch(r.look(now, delay, &saw, readErr))
 	}
-	if openErr != nil {
-		return openErr
-	}
-	active := saw.rows
-	s.Rows, s.Note = active, strings.Join(append(notes, saw.notes...), "; ")
-	if err := r.writer.Append(&s); err != nil {
+	s.Rows, s.Note = saw.rows, strings.Join(append(notes, saw.notes...), "; ")
+	r.last = now
+	r.remember(s.Rows)
+	results := r.disk.append(now, r.cost.period, &s)
+	if err := r.settle(results); err != nil {
 		return err
 	}
-	r.last = now
-	r.remember(active)
 	if errors.Is(readErr, errDown) {
 		return nil // an administrator may have stopped the server
+	}
+	if readErr == nil && len(results) == 0 {
+		return errPending
 	}
 	return readErr
 }
 
-// remember keeps the rows of a sweep that is on disk, for the function ended. A session that has no row in this sweep could not be
-// read, and keeps its former row.
+// settle takes the results of the disk, and returns the last error. A session whose end is lost ends again in the next sweep.
+func (r *Recorder) settle(results []written) (err error) {
+	for i := range results {
+		w := &results[i]
+		r.cost.spend(w.used)
+		if err = w.err; err == nil || w.sweep == nil {
+			continue
+		}
+		for j := range w.sweep.Rows {
+			row := &w.sweep.Rows[j]
+			if id := (identity{row.PID, row.Start}); row.Ended {
+				if _, found := r.before[id]; !found {
+					r.before[id] = *row
+				}
+			}
+		}
+	}
+	return err
+}
+
+// remember keeps the rows of a sweep. A session without a row stays: it could not be read.
 func (r *Recorder) remember(rows []store.Row) {
 	if r.before == nil {
 		r.before = map[identity]store.Row{}
@@ -322,58 +361,6 @@ func (r *Recorder) since(now time.Time) time.Duration {
 		return r.cost.period
 	}
 	return since
-}
-
-// open opens the store. Every minute it reads the store's Meta again, and opens the store again if the Meta has changed.
-func (r *Recorder) open(now time.Time) error {
-	if r.writer != nil && now.Sub(r.checked).Abs() < renew {
-		return nil
-	}
-	if err := r.storeWait.err(now); err != nil {
-		return err
-	}
-	meta, err := r.describe()
-	if err != nil {
-		if r.writer != nil { // the control file may be readable again soon
-			r.checked = now
-			return nil
-		}
-		return r.storeWait.after(now, err)
-	}
-	r.checked = now
-	if r.writer != nil {
-		if meta == r.meta {
-			return nil
-		}
-		_ = r.writer.Close()
-		r.writer = nil
-	}
-	o := r.o.Store
-	o.Meta = meta
-	w, err := store.Open(o)
-	if err != nil {
-		return r.storeWait.after(now, err)
-	}
-	r.writer, r.meta = w, meta
-	r.storeWait = pause{}
-	return nil
-}
-
-// describe returns the description of the server and the recorder for the files of the store.
-func (r *Recorder) describe() (store.Meta, error) {
-	control, err := cluster.ReadControl(r.o.DataDir)
-	if err != nil {
-		return store.Meta{}, err
-	}
-	m := store.Meta{SystemID: control.ID(), Timeline: control.Timeline, DataDir: r.o.DataDir}
-	m.Host, _ = os.Hostname()
-	if c, err := r.o.Server(); err == nil {
-		m.ServerVersion = strconv.Itoa(c.Version)
-	} else {
-		m.ServerVersion = r.meta.ServerVersion
-	}
-	m.Recorder = fmt.Sprintf("%s period=%s texts=%s", r.o.Version, r.o.Period, r.o.Texts)
-	return m, nil
 }
 
 // errDown means that the server does not run.

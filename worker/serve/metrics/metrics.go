@@ -21,6 +21,8 @@ type Config struct {
 	Queue func() (Queue, bool)
 	// Lost reads the time for which the worker has had no sessions in the server.
 	Lost func() Lost
+	// History reads what the recorder has done; false: nothing is recorded.
+	History func() (History, bool)
 	// Export reads the figures of the export.
 	Export func() []Export
 }

@@ -107,9 +107,10 @@ func everything(t *testing.T) *Metrics {
 			info := waits.Info{Method: waits.Exact, Counts: true}
 			return Waits{Report: waitevent.Report{Info: info, Rows: rows}}, true
 		},
-		Queue:  func() (Queue, bool) { return Queue{1, 2, time.Second}, true },
-		Lost:   func() Lost { return Lost{Main: time.Minute, Queue: time.Hour} },
-		Export: func() []Export { return []Export{{Type: "pyroscope"}, {Type: "otlp"}} },
+		Queue:   func() (Queue, bool) { return Queue{1, 2, time.Second}, true },
+		Lost:    func() Lost { return Lost{Main: time.Minute, Queue: time.Hour} },
+		History: func() (History, bool) { return History{Written: 5, Lost: 2, Failing: time.Second}, true },
+		Export:  func() []Export { return []Export{{Type: "pyroscope"}, {Type: "otlp"}} },
 	})
 	for i := range 1000 {
 		m.Failed(fmt.Sprintf("%05d", i))

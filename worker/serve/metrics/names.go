@@ -71,6 +71,10 @@ var (
 	sessionLost = desc("session_lost_seconds",
 		"Time for which the worker has had no session in the server, 0 while it has one.", labelSession)
 
+	historyWritten = desc("history_sweeps_total", "Looks at all sessions that the history has.")
+	historyLost    = desc("history_lost_sweeps_total", "Looks at all sessions that could not be written to the history.")
+	historyFailing = desc("history_failing_seconds", "Time for which nothing could be written to the history, 0 while it works.")
+
 	exportSent = desc("export_profiles_total", "Profiles that the receiver accepted.", labelTarget)
 	exportFail = desc("export_failures_total", "Requests to the receiver that failed and are tried again.", labelTarget)
 	exportDrop = desc("export_dropped_total", "Profiles given up: too old, refused by the receiver, or no room on disk.",

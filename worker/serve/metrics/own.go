@@ -31,7 +31,14 @@ type Lost struct {
 	Main, Queue time.Duration
 }
 
-// Export has the numbers of sent, failed, dropped and waiting profiles of one receiver.
+// History counts the sweeps of the recorder since the start of the worker.
+type History struct {
+	Written, Lost uint64
+	// Failing is for how long no sweep could be written; 0: the last one was.
+	Failing time.Duration
+}
+
+// Export counts the sent, failed and dropped profiles of one receiver.
 type Export struct {
 	// Type is pyroscope or otlp.
 	Type string
@@ -71,6 +78,13 @@ func (o *own) Collect(out chan<- prometheus.Metric) {
 		lost := o.cfg.Lost()
 		out <- gauge(sessionLost, lost.Main.Seconds(), "main")
 		out <- gauge(sessionLost, lost.Queue.Seconds(), "queue")
+	}
+	if o.cfg.History != nil {
+		if h, ok := o.cfg.History(); ok {
+			out <- counter(historyWritten, float64(h.Written))
+			out <- counter(historyLost, float64(h.Lost))
+			out <- gauge(historyFailing, h.Failing.Seconds())
+		}
 	}
 	if o.cfg.Export == nil {
 		return

@@ -1,0 +1,259 @@
+package recorder
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// Limits of a disk that does not answer.
+const (
+	maxWaiting = 30 // sweeps that wait for the disk; further ones are lost
+	maxGlance  = 100 * time.Millisecond
+	slowDisk   = 5 * time.Second // after which the error is reported
+	closeLimit = 5 * time.Second
+)
+
+// errPending means that the disk has not answered yet.
+var errPending = errors.New("the disk has not answered yet")
+
+// Progress counts the sweeps of a recorder. The zero value is ready. It is safe for concurrent use.
+type Progress struct {
+	lock          sync.Mutex
+	written, lost uint64
+	failing       time.Time // since when no sweep was written; zero: the last one was
+}
+
+// Figures returns the sweeps on disk and the lost ones since the start, and for how long no sweep was written; 0: the last one was.
+func (p *Progress) Figures() (written, lost uint64, failing time.Duration) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if !p.failing.IsZero() {
+		failing = max(1, time.Since(p.failing))
+	}
+	return p.written, p.lost, failing
+}
+
+func (p *Progress) count(written, lost uint64, failing bool) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	p.written += written
+	p.lost += lost
+	switch {
+	case !failing:
+		p.failing = time.Time{}
+	case p.failing.IsZero():
+		p.failing = time.Now()
+	}
+}
+
+// disk opens the store and writes sweeps in a goroutine of its own: neither the looks at the server nor the rules wait for a disk
+// that does not answer. The methods are for the recorder's goroutine, those from run on for this one.
+type disk struct {
+	o       *Options
+	sweeps  chan *store.Sweep // nil: run does not run
+	results chan written
+	ended   chan struct{}
+	waiting []time.Time // of the sweeps without a result
+	lost    int         // sweeps that no later sweep has reported
+	retry   pause       // while the store cannot be opened
+
+	writer  *store.Writer
+	meta    store.Meta
+	checked time.Time // when the control file was read last
+	wait    pause
+	unsaid  int   // lost sweeps that the writer does not know
+	failed  error // of the end of run
+}
+
+// written is the result of a sweep.
+type written struct {
+	sweep *store.Sweep
+	err   error
+	retry pause
+	used  time.Duration // processor time
+}
+
+// closed returns an error while the store cannot be opened.
+func (d *disk) closed(now time.Time) error { return d.retry.err(now) }
+
+// lose counts sweeps that are lost.
+func (d *disk) lose(n int) {
+	d.lost += n
+	d.o.Progress.count(0, uint64(n), true)
+}
+
+// append hands a sweep over, and returns the results that are there. It waits for them for a part of the period.
+func (d *disk) append(now time.Time, period time.Duration, s *store.Sweep) []written {
+	if d.sweeps == nil {
+		d.sweeps, d.results, d.ended = make(chan *store.Sweep, maxWaiting), make(chan written, maxWaiting), make(chan struct{})
+		go d.run()
+	}
+	if len(d.waiting) == maxWaiting {
+		d.lose(1)
+		return d.slow(now, d.collect(0))
+	}
+	s.Lost, d.lost = d.lost, 0
+	d.waiting = append(d.waiting, now)
+	d.sweeps <- s
+	limit := min(maxGlance, period/4) //nolint:mnd // the rest is for the next look
+	if now.Sub(d.waiting[0]) >= slowDisk {
+		limit = 0
+	}
+	return d.slow(now, d.collect(limit))
+}
+
+// slow adds an error if the oldest sweep has waited for long.
+func (d *disk) slow(now time.Time, results []written) []written {
+	if len(d.waiting) == 0 || now.Sub(d.waiting[0]) < slowDisk {
+		return results
+	}
+	d.o.Progress.count(0, 0, true)
+	return append(results, written{err: fmt.Errorf("the disk has not answered for %.0f s; up to %d sweeps wait for it",
+		now.Sub(d.waiting[0]).Seconds(), maxWaiting)})
+}
+
+// collect returns the results that are there, and waits for the others until a limit.
+func (d *disk) collect(limit time.Duration) (list []written) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for len(d.waiting) > 0 {
+		var w written
+		select {
+		case w = <-d.results:
+		default:
+			select {
+			case w = <-d.results:
+			case <-timer.C:
+				return list
+			}
+		}
+		d.waiting, d.retry = d.waiting[1:], w.retry
+		if w.err == nil {
+			d.o.Progress.count(1, 0, false)
+		} else {
+			d.o.Progress.count(0, 1, true)
+		}
+		list = append(list, w)
+	}
+	return list
+}
+
+// close ends run when it has written the sweeps that wait, and returns their results.
+func (d *disk) close() (results []written, err error) {
+	if d.sweeps == nil {
+		return nil, nil
+	}
+	close(d.sweeps)
+	d.sweeps = nil
+	select {
+	case <-d.ended:
+		return d.collect(0), d.failed
+	case <-time.After(closeLimit):
+		return nil, fmt.Errorf("%w: %d sweeps are not written", errSlowEnd, len(d.waiting))
+	}
+}
+
+var errSlowEnd = errors.New("the disk does not answer while the recorder ends")
+
+// run writes the sweeps.
+func (d *disk) run() {
+	runtime.LockOSThread() // for the processor time
+	defer runtime.UnlockOSThread()
+	defer close(d.ended)
+	for s := range d.sweeps {
+		used := threadTime()
+		err := host.Catch("history", func() error { return d.write(s) })
+		var failed *host.Panic
+		if errors.As(err, &failed) { // its state may be wrong
+			d.unsaid++
+			_ = d.reopen()
+		}
+		d.results <- written{sweep: s, err: err, retry: d.wait, used: threadTime() - used}
+	}
+	d.failed = d.reopen()
+}
+
+// reopen closes the writer, so that the next sweep opens the store.
+func (d *disk) reopen() (err error) {
+	if d.writer != nil {
+		d.unsaid += d.writer.Lost()
+		err = d.writer.Close()
+		d.writer = nil
+	}
+	return err
+}
+
+// write writes a sweep. The number of lost sweeps before it is in it.
+func (d *disk) write(s *store.Sweep) error {
+	if err := d.open(s.Time); err != nil {
+		d.unsaid += s.Lost + 1
+		return err
+	}
+	s.Lost += d.unsaid
+	d.unsaid = 0
+	err := d.writer.Append(s)
+	if errors.Is(err, store.ErrRemoved) {
+		_ = d.reopen()
+	}
+	return err
+}
+
+// open opens the store, again if the timeline or version has changed.
+func (d *disk) open(now time.Time) error {
+	if d.writer != nil && now.Sub(d.checked).Abs() < renew {
+		return nil
+	}
+	if err := d.wait.err(now); err != nil {
+		return err
+	}
+	meta, err := d.describe()
+	if err != nil {
+		if d.writer != nil { // a file that cannot be read for a moment
+			d.checked = now
+			return nil
+		}
+		return d.wait.after(now, err)
+	}
+	d.checked = now
+	if d.writer != nil {
+		if meta == d.meta {
+			return nil
+		}
+		_ = d.reopen()
+	}
+	o := d.o.Store
+	o.Meta = meta
+	w, err := store.Open(o)
+	if err != nil {
+		return d.wait.after(now, err)
+	}
+	d.writer, d.meta = w, meta
+	d.wait = pause{}
+	return nil
+}
+
+// describe returns what the files say about the server and the recorder.
+func (d *disk) describe() (store.Meta, error) {
+	control, err := cluster.ReadControl(d.o.DataDir)
+	if err != nil {
+		return store.Meta{}, err
+	}
+	m := store.Meta{SystemID: control.ID(), Timeline: control.Timeline, DataDir: d.o.DataDir}
+	m.Host, _ = os.Hostname()
+	if c, err := d.o.Server(); err == nil {
+		m.ServerVersion = strconv.Itoa(c.Version)
+	} else {
+		m.ServerVersion = d.meta.ServerVersion
+	}
+	m.Recorder = fmt.Sprintf("%s period=%s texts=%s", d.o.Version, d.o.Period, d.o.Texts)
+	return m, nil
+}
