@@ -108,7 +108,7 @@ func TestHistory(t *testing.T) {
 		text := history(t, "--record-dir", dir, "-D", s.DataDir)
 		for _, want := range []string{
 			fmt.Sprintf("blocked by %d ShareLock", holderPID), "UPDATE t SET n = ? WHERE n = ?", "idle in transaction", "Lock:transactionid",
-			"-- not recorded: ", "(10.0 s)", "no sessions: the server does not run", "ended", "4 sweeps", "times in",
+			"-- not recorded: ", "(10 s)", "no sessions: the server does not run", "ended", "4 sweeps", "times in",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%q is missing in\n%s", want, text)

@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/report/table"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // historyPrinter prints the sweeps or the totals of a span.
@@ -85,7 +86,7 @@ func (p *historyPrinter) sweep(s *store.SpanSweep, gap *store.Gap) error {
 func historyHeader() []string {
 	return []string{
 		"time", "pid", "backend_type", "database", "user", "application_name", "client", "state", "wait_event", "wait_age",
-		"xact_age", "query_age", "blocked_by", "query", "ended", "period", "phrase", "plpgsql", "stack",
+		"xact_age", "query_age", "blocked_by", "query", "ended", "period", "phrase", "plpgsql", "stack", "waits_in_front", "lock",
 	}
 }
 
@@ -99,8 +100,8 @@ func (p *historyPrinter) row(s *store.SpanSweep, r *store.Row) []string {
 	return []string{
 		s.Time.In(p.zone).Format(time.RFC3339Nano), strconv.Itoa(int(r.PID)), r.Type, dashless(store.ObjectName(r.Database, r.DatabaseID)),
 		dashless(store.ObjectName(r.User, r.UserID)), r.App, r.Client, r.State, wait, age(at, r.WaitStart), age(at, r.XactStart),
-		age(at, r.QueryStart), blockersOf(r), query(r), strconv.FormatBool(r.Ended), strconv.FormatFloat(s.Period.Seconds(), 'f', 3, 64),
-		r.Does(), r.Function, dashless(store.StackKey(r.Stack)),
+		age(at, r.QueryStart), blockersOf(r, false), query(r), strconv.FormatBool(r.Ended), strconv.FormatFloat(s.Period.Seconds(), 'f', 3, 64),
+		r.Does(), r.Function, dashless(store.StackKey(r.Stack)), blockersOf(r, true), lockOf(r),
 	}
 }
 
@@ -126,9 +127,28 @@ func age(now, since int64) string {
 	return strconv.FormatFloat(max(0, float64(now-since)/1e6), 'f', 1, 64)
 }
 
-// blockersOf returns the blockers of a session, and the lock. It marks blockers that do not have the lock but wait for it in front
-// of the session.
-func blockersOf(r *store.Row) string {
+// blockersOf lists the PIDs of the blockers of a session, 0 for a prepared transaction: all, or those that wait for the same lock, in
+// front.
+func blockersOf(r *store.Row, inFront bool) string {
+	var list []string
+	for i := range r.BlockedBy {
+		if b := &r.BlockedBy[i]; b.Soft || !inFront {
+			list = append(list, strconv.Itoa(int(b.PID)))
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+// lockOf returns the mode and the object for which a session waits.
+func lockOf(r *store.Row) string {
+	if len(r.BlockedBy) == 0 {
+		return ""
+	}
+	return strings.TrimSpace(r.BlockedBy[0].Mode + " " + r.BlockedBy[0].Object)
+}
+
+// blockersText lists the blockers of a session and the lock, for people.
+func blockersText(r *store.Row) string {
 	var list []string
 	for i := range r.BlockedBy {
 		b := &r.BlockedBy[i]
@@ -141,11 +161,7 @@ func blockersOf(r *store.Row) string {
 		}
 		list = append(list, text)
 	}
-	if len(list) == 0 {
-		return ""
-	}
-	b := &r.BlockedBy[0]
-	return strings.Join(list, ",") + strings.TrimRight(" "+strings.Join([]string{b.Mode, b.Object}, " "), " ")
+	return strings.TrimSpace(strings.Join(list, ",") + " " + lockOf(r))
 }
 
 // text prints the sessions of a sweep, with a line for each problem.
@@ -165,37 +181,47 @@ func (p *historyPrinter) text(s *store.SpanSweep, gap *store.Gap) error {
 	}
 	w := table.Text(p.out, table.Options{Indent: "  "})
 	for i := range s.Rows {
-		w.Row(p.words(p.row(s, &s.Rows[i]), s.Rows[i].Ended)...)
+		w.Row(p.words(s, &s.Rows[i])...)
 	}
 	return w.Flush()
 }
 
-// words returns the columns of the format text for a row, which is in the form of historyHeader.
-func (p *historyPrinter) words(row []string, ended bool) []string {
-	const pid, kind, database, user, state, wait, waitAge, xact, blocked, query, phrase = 1, 2, 3, 4, 7, 8, 9, 10, 12, 13, 16
-	text := table.Cut(row[query], p.f.width)
-	if ended {
+// words returns the columns of a row for people.
+func (p *historyPrinter) words(s *store.SpanSweep, r *store.Row) []string {
+	const pid, kind, database, user, state, wait, phrase = 1, 2, 3, 4, 7, 8, 16
+	row, at := p.row(s, r), s.Time.UnixMicro()
+	text := table.Cut(query(r), p.f.width)
+	if r.Ended {
 		return []string{row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), "ended", "", "", "", text}
 	}
-	with := func(before, text, after string) string {
+	with := func(before, text string) string {
 		if text == "" {
 			return "-"
 		}
-		return before + text + after
+		return before + text
 	}
 	waits := cmp.Or(row[wait], "-")
-	if row[waitAge] != "" {
-		waits += " " + row[waitAge] + " s"
+	if r.WaitStart != 0 {
+		waits += " " + ageText(at, r.WaitStart)
+	}
+	transaction := ""
+	if r.XactStart != 0 {
+		transaction = ageText(at, r.XactStart)
 	}
 	return []string{
-		row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), waits, with("transaction ", row[xact], " s"),
-		with("blocked by ", row[blocked], ""), strings.TrimPrefix(with("", row[phrase], ""), "-"), text,
+		row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), waits, with("transaction ", transaction),
+		with("blocked by ", blockersText(r)), row[phrase], text,
 	}
 }
 
+// ageText returns the time since another one, for people, as the command activity has it.
+func ageText(now, since int64) string {
+	return units.Age(time.Duration(now-since) * time.Microsecond)
+}
+
 func (p *historyPrinter) gap(g *store.Gap) string {
-	return fmt.Sprintf("-- not recorded: %s to %s (%.1f s)", g.From.In(p.zone).Format(historyTime), g.To.In(p.zone).Format(historyTime),
-		g.Seconds())
+	return fmt.Sprintf("-- not recorded: %s to %s (%s)", g.From.In(p.zone).Format(historyTime), g.To.In(p.zone).Format(historyTime),
+		units.Age(g.To.Sub(g.From)))
 }
 
 // Sweep says what the sessions did at one time. It stands for the whole Period before that time.
@@ -293,12 +319,12 @@ func (p *historyPrinter) finish(s *store.Summary) error {
 
 // problems prints how much was recorded, and the damaged parts of the files.
 func (p *historyPrinter) problems(out io.Writer, s *store.Summary) {
-	missing := 0.0
+	missing := time.Duration(0)
 	for i := range s.Gaps {
-		missing += s.Gaps[i].Seconds()
+		missing += s.Gaps[i].To.Sub(s.Gaps[i].From)
 	}
-	_, _ = fmt.Fprintf(out, "%d sweeps, %d rows; not recorded: %.1f s in %d gaps; sweeps lost: %d, late: %d\n", s.Sweeps, s.Rows, missing,
-		len(s.Gaps)+s.GapsMore, s.Lost, s.Late)
+	_, _ = fmt.Fprintf(out, "%d sweeps, %d rows; not recorded: %s in %d gaps; sweeps lost: %d, late: %d\n", s.Sweeps, s.Rows,
+		units.Age(missing), len(s.Gaps)+s.GapsMore, s.Lost, s.Late)
 	for _, d := range s.Damage {
 		_, _ = fmt.Fprintf(out, "damaged: %s\n", render.VisibleLine(d))
 	}

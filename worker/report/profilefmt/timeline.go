@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Timeline is the time axis of a page: columns of equal length in time, each with a value for each class. Its texts are treated as
@@ -143,8 +145,8 @@ func (t *Timeline) writeGaps(b *strings.Builder, text func(string) string) {
 }
 
 func (g TimelineGap) text(text func(string) string) string {
-	return fmt.Sprintf("not recorded: %s to %s (%.1f s): %s", g.From.Format(timelineTime), g.To.Format(timelineTime),
-		g.To.Sub(g.From).Seconds(), text(g.Reason))
+	return fmt.Sprintf("not recorded: %s to %s (%s): %s", g.From.Format(timelineTime), g.To.Format(timelineTime),
+		units.Age(g.To.Sub(g.From)), text(g.Reason))
 }
 
 func (t *Timeline) listGaps(b *strings.Builder, text func(string) string) {
