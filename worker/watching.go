@@ -74,7 +74,7 @@ const incidentEnd = 3 * time.Second
 // errNoAnswer means that the files of an incident were not written in time.
 var errNoAnswer = errors.New("the disk does not answer: the alert is sent without the files of its incident")
 
-// incidentJob is an incident to be written.
+// incidentJob is an incident to be written, or the end of an earlier incident.
 type incidentJob struct {
 	finding rules.Finding
 	look    *rules.Look
@@ -146,7 +146,8 @@ func (v *watcher) waitProfiles() {
 	}
 }
 
-// reload reads the file of rules again at each SIGHUP, and when the worker that has started this one asks for it. If it has an error, the old rules stay.
+// reload reads the file of rules again at each SIGHUP, and after each value of RecordConfig.Reload. If the file has an error, the
+// old rules stay.
 func (v *watcher) reload(ctx context.Context) {
 	path, log := v.worker.cfg.Record.Rules, &v.worker.log
 	if path == "" {

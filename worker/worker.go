@@ -135,7 +135,7 @@ type Worker struct {
 	noSession absence
 	// recorded counts the sweeps of the recorder.
 	recorded recorder.Progress
-	// downloads is the state of debug files that are being fetched.
+	// downloads is the state of downloads of debug files, for the log.
 	downloads downloads
 
 	mu      sync.Mutex

@@ -127,8 +127,8 @@ func age(now, since int64) string {
 	return strconv.FormatFloat(max(0, float64(now-since)/1e6), 'f', 1, 64)
 }
 
-// blockersOf lists the PIDs of the blockers of a session, 0 for a prepared transaction: all, or those that wait for the same lock, in
-// front.
+// blockersOf lists the PIDs of the blockers of a session, 0 for a prepared transaction. With inFront, it lists only processes that wait
+// for the same lock, in front.
 func blockersOf(r *store.Row, inFront bool) string {
 	var list []string
 	for i := range r.BlockedBy {

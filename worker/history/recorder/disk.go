@@ -55,7 +55,7 @@ func (p *Progress) count(written, lost uint64, failing bool) {
 	}
 }
 
-// disk opens the store and writes sweeps in a goroutine of its own: neither the looks at the server nor the rules wait for a disk
+// disk opens the store and writes sweeps in a separate goroutine. So the looks at the server and the rules do not wait for a disk
 // that does not answer. The methods are for the recorder's goroutine, those from run on for this one.
 type disk struct {
 	o       *Options
@@ -207,7 +207,7 @@ func (d *disk) write(s *store.Sweep) error {
 	return err
 }
 
-// open opens the store, again if the timeline or version has changed.
+// open opens the store. Every minute it reads the store's Meta again, and opens the store again if the Meta has changed.
 func (d *disk) open(now time.Time) error {
 	if d.writer != nil && now.Sub(d.checked).Abs() < renew {
 		return nil
@@ -241,7 +241,7 @@ func (d *disk) open(now time.Time) error {
 	return nil
 }
 
-// describe returns what the files say about the server and the recorder.
+// describe returns the description of the server and the recorder for the files of the store.
 func (d *disk) describe() (store.Meta, error) {
 	control, err := cluster.ReadControl(d.o.DataDir)
 	if err != nil {

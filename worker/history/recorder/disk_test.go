@@ -35,7 +35,7 @@ const controlID = "578437695752307201" // of controlOnly
 
 func noServer() (cluster.Cluster, error) { return cluster.Cluster{}, cluster.ErrNotRunning }
 
-// small mounts a file system of its own, with so many inodes, until the test ends.
+// small mounts a separate file system, with so many inodes, until the test ends.
 func small(t *testing.T, inodes string) string {
 	t.Helper()
 	dir := t.TempDir()

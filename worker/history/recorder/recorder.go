@@ -2,7 +2,7 @@
 // that are not idle to a store. Such a read, with the write, is a sweep. The recorder reads the server's memory only. So it needs
 // no session, and also works while the server accepts no connections.
 //
-// The store is written in a goroutine of its own (disk.go): looks and rules do not wait for the disk.
+// A separate goroutine writes the store (disk.go): looks and rules do not wait for the disk.
 //
 // TakeStack takes the stack of one process without stopping it (stacktaker.go), and says what the process does.
 //
@@ -267,7 +267,9 @@ func kind(err error) string {
 	}, text)
 }
 
-// Sweep records the moment. It comes later than planned by delay. It does not wait for a slow disk: a later Sweep returns the error.
+// Sweep reads the sessions and appends them to the store. delay is the time by which the sweep begins later than planned. The
+// errors are those of the store and of reading the sessions; a server that does not run is not an error. Sweep does not wait for a slow
+// disk: a later Sweep returns the error.
 func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
 	err := r.sweep(now, delay)
 	if errors.Is(err, errPending) {
@@ -338,7 +340,8 @@ func (r *Recorder) settle(results []written) (err error) {
 	return err
 }
 
-// remember keeps the rows of a sweep. A session without a row stays: it could not be read.
+// remember keeps the rows of a sweep for the function ended. A session that has no row in this sweep could not be read, and keeps its
+// former row.
 func (r *Recorder) remember(rows []store.Row) {
 	if r.before == nil {
 		r.before = map[identity]store.Row{}

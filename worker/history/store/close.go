@@ -27,7 +27,7 @@ const (
 // application.
 const sumKeys = 20_000
 
-// closeHour makes a closed hour of the journal, and removes the journal. If it is interrupted, the next call begins again. A
+// closeHour converts the journal into a closed hour, and removes the journal. If it is interrupted, the next call begins again. A
 // journal that cannot be read is set aside: other hours must not wait for it.
 func (w *Writer) closeHour(now time.Time) error {
 	path := journalPath(w.dir)
@@ -239,7 +239,7 @@ func (c *conversion) add(s *Sweep) error {
 	return nil
 }
 
-// shared has one copy of equal strings: a group of rows would take ten times the memory otherwise.
+// shared replaces equal strings of a row group by one copy. Without it, a group would take ten times the memory.
 type shared map[string]string
 
 func (m shared) share(r *Row) {

@@ -109,7 +109,7 @@ func explain(dir string, err error) error {
 	return err
 }
 
-// part returns how many bytes Dir may have: all of Size, or its part.
+// part returns the number of bytes that Dir may use: Size, or an equal part of Size with Options.Shared.
 func (w *Writer) part() (int64, error) {
 	if !w.o.Shared {
 		return w.o.Size, nil

@@ -115,8 +115,8 @@ func open(path string) (*os.File, int64, error) {
 	return f, st.Size(), nil
 }
 
-// readGroups calls each with the row groups of a file whose first column, a time, overlaps the span. A damaged file is an error,
-// never a panic: the library does not promise that. each must call checkGroup before it reads.
+// readGroups calls each with the row groups of a file whose first column, a time, overlaps the span. A panic of the Parquet
+// library, which a damaged file can cause, becomes an ErrFile. each must call checkGroup before it reads.
 func readGroups(ctx context.Context, path string, since, until int64, each func(p *parquetFile, group int) error) error {
 	p, err := openParquet(path)
 	if err != nil {
@@ -180,7 +180,8 @@ func readGroup[T any](p *parquetFile, group int, each func([]T) error) error {
 	}
 }
 
-// damaged remembers a file that cannot be read: the others still can. Other errors end the reading.
+// damaged adds the error of an unreadable file to r.Damage and returns nil, so that the other files are read. It returns other
+// errors unchanged.
 func (r *Reader) damaged(err error) error {
 	if errors.Is(err, errBegun) { // the journal has no sweeps
 		return nil
@@ -298,7 +299,7 @@ func (r *Reader) groupRows(ctx context.Context, groups []rowGroup, lo, hi int64,
 	return nil
 }
 
-// live reads the journal, if there is one, and its hour is not closed.
+// live calls each with the sweeps of the journal, as readJournal does, if there is a journal and its hour is not closed.
 func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
 	f, err := r.openJournal()
 	if err != nil || f == nil {
@@ -374,7 +375,7 @@ func closedBefore(clusterDir string, journal io.ReaderAt, size int64, first time
 	return false
 }
 
-// Sweeps calls each with the times at which the recorder looked, in order.
+// Sweeps calls each with the sweeps of a span, in the order of the hours.
 func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(SweepInfo) error) error {
 	for _, h := range r.hours(since, until) {
 		if err := r.closedSweeps(ctx, h.dir, since.UnixMicro(), until.UnixMicro(), each); err != nil {

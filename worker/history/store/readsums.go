@@ -111,7 +111,7 @@ func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) err
 	return nil
 }
 
-// readSums calls each with the rows of a group.
+// readSums calls each with the Sums of a row group.
 func readSums(ctx context.Context, p *parquetFile, group int, each func(*Sum) error) error {
 	c := newColumns(p, group)
 	defer c.close()
@@ -170,7 +170,7 @@ func (h *hourSums) part(ctx context.Context, from, to int64) error {
 	return m.flush()
 }
 
-// readSamples calls each with the rows of a span. They have only the columns that sums have.
+// readSamples calls each with the rows of a span. Only the columns that a Sum needs are set.
 func readSamples(ctx context.Context, p *parquetFile, group int, from, to int64, each func(*Row) error) error {
 	c := newColumns(p, group)
 	defer c.close()

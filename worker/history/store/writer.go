@@ -68,8 +68,9 @@ type Writer struct {
 // closePause is the time between attempts to close an hour: each costs about as much as a minute of recording.
 const closePause = 30 * time.Second
 
-// Open takes the cluster's folder below the state directory, which is made if it is missing. A journal that a former worker
-// left is continued if its hour has not ended, and becomes a closed hour otherwise.
+// Open locks the cluster's folder below the state directory. It makes both directories if they are missing. If a former worker has
+// left a journal, Open continues the journal of the current hour, and converts the journal of an earlier hour into a closed hour.
+// The errors are ErrDirectory, ErrLocked, and those of converting the journal.
 func Open(o Options) (*Writer, error) {
 	if o.Keep <= 0 {
 		o.Keep = DefaultKeep
@@ -234,8 +235,8 @@ func clean(dir string) {
 	}
 }
 
-// Append writes a sweep. An error means that the sweep is lost; the next sweep on disk has the number of lost
-// ones before it. Append may close an hour, which takes some 0.2 s of processor time. If the disk or a quota is full, it removes
+// Append writes a sweep. After an error the sweep is lost. The next sweep that can be written has the number of lost sweeps
+// (Sweep.Lost). Append may close an hour, which takes some 0.2 s of processor time. If the disk or a quota is full, it removes
 // the oldest closed hour, at most once a minute.
 func (w *Writer) Append(s *Sweep) error {
 	own, note := s.Lost, s.Note
@@ -277,7 +278,7 @@ func (w *Writer) append(s *Sweep) error {
 	return w.journal.append(s)
 }
 
-// present returns an error if the journal is not the one at its path any more: a reader would not find what is written to it.
+// present returns an error if the journal is not the one at its path any more: no reader would find the sweeps in it.
 func (w *Writer) present() error {
 	if w.journal == nil {
 		return nil

@@ -38,7 +38,7 @@ type History struct {
 	Failing time.Duration
 }
 
-// Export counts the sent, failed and dropped profiles of one receiver.
+// Export has the numbers of sent, failed, dropped and waiting profiles of one receiver.
 type Export struct {
 	// Type is pyroscope or otlp.
 	Type string
