@@ -400,6 +400,23 @@ func topTerminal(t *testing.T, s *pgtest.Server, holder *pgx.Conn, pids [2]int) 
 	t.Cleanup(func() { _ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) })
 
 	x.await(t, "(the root, idle in transaction")
+	if x.has("\x1b[?1000h") {
+		t.Error("the mouse is on at the start")
+	}
+	x.send(t, "m")
+	x.await(t, "The mouse is on")
+	for line, text := range strings.Split(x.screen(), "\n") {
+		if strings.Contains(text, "(the root, idle in transaction") {
+			click := fmt.Sprintf("\x1b[<0;10;%dM\x1b[<0;10;%[1]dm", line+1)
+			x.send(t, click+click)
+		}
+	}
+	x.await(t, "1 process waits for locks, in 1 tree")
+	x.send(t, "m1")
+	x.await(t, "connections are in use")
+	if !x.has("\x1b[?1000l") {
+		t.Error("the mouse stays on")
+	}
 	x.send(t, "\r")
 	x.await(t, "1 process waits for locks, in 1 tree")
 	x.send(t, "j\r")

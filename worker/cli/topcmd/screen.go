@@ -38,6 +38,8 @@ type topScreen struct {
 	state    *view.State
 	terminal *view.Terminal
 	data     *view.Data
+	shown    *view.Grid // on the terminal
+	clicks   view.Clicks
 	answers  chan *view.Data
 	asking   bool // a request runs
 	stale    bool // another request must follow the running request
@@ -56,6 +58,9 @@ func showTop(ctx context.Context, src topSource, s *view.State) error {
 	quit := make(chan struct{})
 	defer close(quit)
 	events := terminal.Events(quit)
+	if s.Mouse {
+		terminal.SetMouse(true)
+	}
 	t.ask(ctx)
 	t.draw(false)
 	for {
@@ -109,7 +114,12 @@ func (t *topScreen) event(ctx context.Context, e view.Event) view.Action {
 		t.draw(true)
 		return view.None
 	}
-	action := view.Handle(t.state, t.data, e.Key)
+	var action view.Action
+	if e.Mouse {
+		action = view.Point(t.state, t.data, t.shown, e, func(key string) bool { return t.clicks.Double(key, time.Now()) })
+	} else {
+		action = view.Handle(t.state, t.data, e.Key)
+	}
 	switch action {
 	case view.Quit, view.Suspend, view.Run:
 		return action
@@ -119,6 +129,8 @@ func (t *topScreen) event(ctx context.Context, e view.Event) view.Action {
 		command := view.Command(t.state, t.data)
 		t.terminal.Copy(command)
 		t.state.Message = "Copied, if the terminal allows it: " + command
+	case view.Mouse:
+		t.state.Message = t.terminal.SetMouse(t.state.Mouse)
 	case view.None, view.Redraw:
 	}
 	t.draw(action == view.Redraw)
@@ -142,6 +154,7 @@ func (t *topScreen) ask(ctx context.Context) {
 func (t *topScreen) draw(whole bool) {
 	g := t.terminal.Grid()
 	drawView(g, t.state, t.data, t.src.Now())
+	t.shown = g
 	t.terminal.Draw(g, whole)
 }
 

@@ -495,10 +495,11 @@ func (l *servers) show(ctx context.Context) error {
 		if info := opened.row.Info; opened.client == nil && info != nil {
 			s.DataDir = cmp.Or(info.DataDir, s.DataDir)
 		}
-		s.Message = "q returns to the list of servers."
+		s.Message, s.Mouse = "q returns to the list of servers.", state.Mouse
 		if err := showTop(ctx, src, &s); err != nil {
 			return err
 		}
+		state.Mouse = s.Mouse
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the user ended the program
 		}
@@ -518,13 +519,18 @@ func (l *servers) showList(ctx context.Context, state *view.ServersState) (*serv
 	defer close(quit)
 	events := terminal.Events(quit)
 	var rows []view.Server
+	var g *view.Grid
+	var clicks view.Clicks
 	draw := func(whole bool) {
 		var more int
 		rows, more, _ = l.list()
 		state.Sort(rows)
-		g := terminal.Grid()
+		g = terminal.Grid()
 		drawServers(g, state, rows, more)
 		terminal.Draw(g, whole)
+	}
+	if state.Mouse {
+		terminal.SetMouse(true)
 	}
 	draw(false)
 	for {
@@ -541,7 +547,13 @@ func (l *servers) showList(ctx context.Context, state *view.ServersState) (*serv
 				draw(true)
 				continue
 			}
-			action, open := state.Handle(rows, e.Key)
+			action, open := view.None, false
+			if e.Key == view.Click {
+				name := g.KeyAt(e.Y)
+				open = state.Select(rows, name) && clicks.Double(name, time.Now())
+			} else {
+				action, open = state.Handle(rows, e.Key)
+			}
 			switch {
 			case action == view.Quit:
 				return nil, nil //nolint:nilnil // the user has ended the program
@@ -551,6 +563,8 @@ func (l *servers) showList(ctx context.Context, state *view.ServersState) (*serv
 					return nil, err
 				}
 				end = l.start(ctx)
+			case action == view.Mouse:
+				state.Message = terminal.SetMouse(state.Mouse)
 			case action == view.Copy && len(rows) > 0:
 				command := view.ServerCommand(state.Selected(rows))
 				terminal.Copy(command)

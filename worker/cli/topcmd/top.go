@@ -49,7 +49,9 @@ the worst first. The second view shows the queries, users, events and applicatio
 that take the database time. Blocking shows the processes that wait for locks,
 below the processes that block them. Session shows one process: its waits, its live
 stack, plan and memory. Flame shows the stacks of active sessions as a tree.
-The keys are shown on the screen; ? explains them.
+The keys are shown on the screen; ? explains them. m switches the mouse on: a click
+selects a row, a double click opens it. It is off at first, because it takes the
+terminal's own selection away.
 
 The command reads the server's memory once a second. It needs no connection and no
 extension, stops no process, and works while the server accepts no connections and

@@ -377,7 +377,7 @@ func (c *canvas) help(y int) {
 		{"v", "in Who: compare with another time, and end that"},
 		{"/ n N", "search; next and previous match"},
 		{"r y", "remove all filters; copy the command of this page"},
-		{"Ctrl-L Ctrl-Z q", "draw again, suspend, quit"},
+		{"m Ctrl-L Ctrl-Z q", "the mouse on or off; draw again, suspend, quit"},
 	}
 	c.Text(1, y, c.Width, bold, "Keys")
 	y++
@@ -436,6 +436,9 @@ func (r *rows) draw(c *canvas, y, end int) {
 	first := min(max(0, at-height+2), max(0, len(r.lines)-height))
 	for i := first; i < len(r.lines) && i-first < height; i++ {
 		line := &r.lines[i]
+		if line.key != "" {
+			c.Selectable(y+i-first, line.key)
+		}
 		line.draw(y+i-first, line.key != "" && line.key == selected)
 	}
 	if rest := len(r.lines) - first - height; rest > 0 {

@@ -48,7 +48,19 @@ type Grid struct {
 	// Mono is set if the terminal shows no colours.
 	Mono  bool
 	cells []Cell
+	keys  map[int]string // of the selectable rows, by line
 }
+
+// Selectable makes a line the row with this key, for clicks.
+func (g *Grid) Selectable(y int, key string) {
+	if g.keys == nil {
+		g.keys = map[int]string{}
+	}
+	g.keys[y] = key
+}
+
+// KeyAt returns the key of the row at a line; empty: the line cannot be selected.
+func (g *Grid) KeyAt(y int) string { return g.keys[y] }
 
 // maxSide is the largest width and height of a Grid.
 const maxSide = 2000

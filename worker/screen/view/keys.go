@@ -23,7 +23,71 @@ const (
 	Redraw // send all cells to the terminal
 	Copy   // copy the command that Command returns to the clipboard
 	Run    // run the command that Measurement returns
+	Mouse  // switch the mouse on or off, as the state says
 )
+
+// Names of events of the mouse in Event.Key.
+const (
+	Click     = "click"
+	WheelUp   = "wheel-up"
+	WheelDown = "wheel-down"
+)
+
+// wheelLines is the number of lines that a step of the wheel moves.
+const wheelLines = 3
+
+// doubleClick is the longest time between the clicks of a double click.
+const doubleClick = 500 * time.Millisecond
+
+// Clicks finds double clicks.
+type Clicks struct {
+	key  string
+	last time.Time
+}
+
+// Double reports whether a click at a row is the second one of a double click.
+func (c *Clicks) Double(key string, now time.Time) bool {
+	double := key == c.key && now.Sub(c.last) <= doubleClick
+	*c = Clicks{key, now}
+	if double {
+		*c = Clicks{}
+	}
+	return double
+}
+
+// Point handles an event of the mouse: a click selects the row that the grid has at the line, the second one of a double click
+// opens it, and the wheel moves the selection or scrolls.
+func Point(s *State, d *Data, g *Grid, e Event, double func(key string) bool) Action {
+	if s.Help || s.typing != typingNothing {
+		return None
+	}
+	switch e.Key {
+	case WheelUp:
+		return s.wheel(d, -wheelLines)
+	case WheelDown:
+		return s.wheel(d, wheelLines)
+	}
+	key := g.KeyAt(e.Y)
+	i := slices.Index(s.keys(d), key)
+	if key == "" || i < 0 {
+		return None
+	}
+	s.Message = ""
+	s.cursor[s.Page] = cursor{key, i}
+	if double(key) {
+		return s.enter(d)
+	}
+	return None
+}
+
+func (s *State) wheel(d *Data, by int) Action {
+	if s.Page == PageSession {
+		s.Scroll = max(0, s.Scroll+by)
+	} else {
+		s.step(d, by)
+	}
+	return None
+}
 
 // Handle changes the state after a key. key is as in Event.Key. d is the data that the screen shows; nil: none yet.
 func Handle(s *State, d *Data, key string) Action {
@@ -69,6 +133,9 @@ func Handle(s *State, d *Data, key string) Action {
 		return Refresh
 	case "y":
 		return Copy
+	case "m":
+		s.Mouse = !s.Mouse
+		return Mouse
 	case "p", "w", "i":
 		if s.measure = key; Measurement(s, d) == nil {
 			return None

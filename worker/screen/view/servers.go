@@ -83,6 +83,8 @@ type ServersState struct {
 	Order string
 	// Message stands in the last line until the next key.
 	Message string
+	// Mouse is set while the terminal reports clicks.
+	Mouse bool
 
 	selected string
 	help     bool // the panel shows the keys, instead of the selected server
@@ -147,6 +149,13 @@ func (s *ServersState) Handle(list []Server, key string) (action Action, open bo
 		return None, len(list) > 0
 	case "y":
 		return Copy, false
+	case "m":
+		s.Mouse = !s.Mouse
+		return Mouse, false
+	case WheelUp:
+		step(-wheelLines)
+	case WheelDown:
+		step(wheelLines)
 	case "tab", "s":
 		orders := Orders()
 		s.Order = orders[(slices.Index(orders, s.Order)+1)%len(orders)]
@@ -164,6 +173,15 @@ func (s *ServersState) Handle(list []Server, key string) (action Action, open bo
 		step(far)
 	}
 	return None, false
+}
+
+// Select selects a server by its name. It reports whether the server is in the list.
+func (s *ServersState) Select(list []Server, name string) bool {
+	if !slices.ContainsFunc(list, func(x Server) bool { return x.Name == name }) {
+		return false
+	}
+	s.selected, s.Message = name, ""
+	return true
 }
 
 // ServerCommand returns the server's Remedy or, without one, the command that shows the server.
@@ -225,7 +243,7 @@ func DrawServers(g *Grid, s *ServersState, list []Server, more int, now time.Tim
 func serverKeys() []serverText {
 	return []serverText{
 		{bold, "↑↓ PgUp PgDn Home End: select    Enter: open    Tab: order by " + strings.Join(Orders(), ", ")},
-		{bold, "y: copy the command    Ctrl-L: redraw    Ctrl-Z: suspend    ? or Esc: close this    q: quit"},
+		{bold, "y: copy the command    m: mouse    Ctrl-L: redraw    Ctrl-Z: suspend    ? or Esc: close this    q: quit"},
 		{plain, "active: sessions that are not idle; waiting: how many of them wait"},
 		{plain, "clients: sessions of clients, and the most that the server allows"},
 		{plain, "age: how old these figures are; findings: what the rules find now, in red if critical"},
@@ -257,6 +275,7 @@ func (c *canvas) serverLines(s *ServersState, list []Server, y, end int) []Serve
 	at, height := s.at(list), max(1, end-y)
 	first := min(max(0, at-height+1), max(0, len(list)-height))
 	for i := first; i < len(list) && i < first+height; i++ {
+		c.Selectable(y+i-first, list[i].Name)
 		c.serverLine(y+i-first, &list[i], i == at)
 	}
 	return list

@@ -56,6 +56,8 @@ type State struct {
 	Paused bool
 	Help   bool
 	Search string
+	// Mouse is set while the terminal reports clicks.
+	Mouse bool
 	// Span is an earlier time to show; the zero value: the time until now. Moment is the time of the sessions, blocked processes
 	// and findings that are shown; the zero time: the end of Span.
 	Span   source.Span

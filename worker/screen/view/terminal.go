@@ -52,6 +52,17 @@ func IsASCII() bool {
 	return true
 }
 
+// SetMouse switches the mouse on or off, and returns a message. While it is on, the terminal's own selection by the mouse does
+// not work, so it is off at the start.
+func (t *Terminal) SetMouse(on bool) string {
+	if !on {
+		t.screen.DisableMouse()
+		return "The mouse is off: the terminal selects text again."
+	}
+	t.screen.EnableMouse(tcell.MouseButtonEvents)
+	return "The mouse is on: click, double click, wheel. m switches it off. Many terminals select text with Shift."
+}
+
 // Close restores the terminal.
 func (t *Terminal) Close() { t.screen.Fini() }
 
@@ -132,16 +143,24 @@ type Event struct {
 	// "backspace", "esc", "tab", "backtab", "delete", "f1", "ctrl-c", "ctrl-z", "ctrl-l". It is empty for a new size.
 	Key  string
 	Size bool
+	// Mouse is set for an event of the mouse. Then Key is Click, WheelUp or WheelDown, and Y the line.
+	Mouse bool
+	Y     int
 }
 
 // Events sends the events until quit is closed, and then closes the channel.
 func (t *Terminal) Events(quit <-chan struct{}) <-chan Event {
 	raw, out := make(chan tcell.Event, 16), make(chan Event, 16)
+	pressed := false // the terminal also reports movements with the button pressed
 	go t.screen.ChannelEvents(raw, quit)
 	go func() {
 		defer close(out)
 		for e := range raw {
 			x, ok := eventOf(e)
+			if m, isMouse := e.(*tcell.EventMouse); isMouse {
+				x, ok = mouseEvent(m, pressed)
+				pressed = m.Buttons()&tcell.ButtonPrimary != 0
+			}
 			if !ok {
 				continue
 			}
@@ -152,6 +171,21 @@ func (t *Terminal) Events(quit <-chan struct{}) <-chan Event {
 		}
 	}()
 	return out
+}
+
+// mouseEvent returns the event of the mouse; false: the screen does not use the event. Pressed is set if the button was
+// pressed before.
+func mouseEvent(e *tcell.EventMouse, pressed bool) (Event, bool) {
+	_, y := e.Position()
+	switch b := e.Buttons(); {
+	case b&tcell.WheelUp != 0:
+		return Event{Key: WheelUp, Mouse: true, Y: y}, true
+	case b&tcell.WheelDown != 0:
+		return Event{Key: WheelDown, Mouse: true, Y: y}, true
+	case b&tcell.ButtonPrimary != 0 && !pressed:
+		return Event{Key: Click, Mouse: true, Y: y}, true
+	}
+	return Event{}, false
 }
 
 func eventOf(e tcell.Event) (Event, bool) {

@@ -473,3 +473,65 @@ func TestMeasurement(t *testing.T) {
 		t.Errorf("without the process: action %d, %q", action, s.Message)
 	}
 }
+
+// TestMouse: a click selects the row below it, the second one opens it, and the wheel moves.
+func TestMouse(t *testing.T) {
+	d, s, now := incident(), NewState(""), time.Now()
+	var clicks Clicks
+	double := func(key string) bool { return clicks.Double(key, now) }
+	draw := func() *Grid {
+		g := NewGrid(120, 40)
+		Draw(g, s, d, d.Time)
+		return g
+	}
+	lineOf := func(g *Grid, text string) int {
+		t.Helper()
+		for y, line := range strings.Split(g.Plain(), "\n") {
+			if strings.Contains(line, text) {
+				return y
+			}
+		}
+		t.Fatalf("no line has %q:\n%s", text, g.Plain())
+		return -1
+	}
+	g := draw()
+	var rows []int
+	for y := range g.Height {
+		if g.KeyAt(y) != "" {
+			rows = append(rows, y)
+		}
+	}
+	if len(rows) < 3 {
+		t.Fatalf("selectable lines: %v\n%s", rows, g.Plain())
+	}
+	for _, y := range rows {
+		clicks = Clicks{}
+		if action := Point(s, d, g, Event{Key: Click, Mouse: true, Y: y}, double); action != None || s.selected(d) != g.KeyAt(y) {
+			t.Errorf("line %d: action %v, %q is selected", y, action, s.selected(d))
+		}
+	}
+	before := s.selected(d)
+	for _, y := range []int{0, g.Height - 1, -1, 1000} { // the heading, the keys, outside
+		if action := Point(s, d, g, Event{Key: Click, Mouse: true, Y: y}, double); action != None || s.selected(d) != before {
+			t.Errorf("line %d: action %v, %q is selected", y, action, s.selected(d))
+		}
+	}
+	Point(s, d, g, Event{Key: WheelUp, Mouse: true}, double)
+	if s.selected(d) == before {
+		t.Error("the wheel does not move the selection")
+	}
+	press(s, d, "3")
+	g = draw()
+	y := lineOf(g, "└─")
+	first := Point(s, d, g, Event{Key: Click, Mouse: true, Y: y}, double)
+	now = now.Add(doubleClick + 1)
+	late := Point(s, d, g, Event{Key: Click, Mouse: true, Y: y}, double)
+	now = now.Add(doubleClick)
+	if second := Point(s, d, g, Event{Key: Click, Mouse: true, Y: y}, double); first != None || late != None || second != Refresh || s.Page != PageSession || s.PID == 0 {
+		t.Errorf("actions %v, %v, %v; page %v of process %d", first, late, second, s.Page, s.PID)
+	}
+	Point(s, d, draw(), Event{Key: WheelDown, Mouse: true}, double)
+	if s.Scroll != wheelLines {
+		t.Errorf("the panel begins at line %d", s.Scroll)
+	}
+}
