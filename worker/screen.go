@@ -5,12 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
+	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/history/incident"
 	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/screen/page"
 	"pg_stat_backtrace/worker/screen/source"
@@ -29,7 +36,54 @@ func (w *Worker) actions(ctx context.Context, screen *page.Page) *web.Actions {
 			return answer, err
 		},
 		Incident: func(_ context.Context, note string) ([]byte, error) { return w.takeIncident(ctx, note) },
+		Waits:    w.recordWaits,
 	}
+}
+
+// recordWaits records every wait of a process for web.ActionMeasures, as "waits --trace" does, and prints them by query.
+func (w *Worker) recordWaits(ctx context.Context, serverPID int) (string, error) {
+	c, err := w.current()
+	if err != nil {
+		return "", fmt.Errorf("the server cannot be read: %w", err)
+	}
+	pid := c.Local(serverPID)
+	members, err := c.Members()
+	if err != nil {
+		return "", fmt.Errorf("the processes of the server cannot be listed: %w", err)
+	}
+	if !slices.ContainsFunc(members, func(m cluster.Member) bool { return m.Local == pid }) {
+		return "", &web.ActionError{Status: http.StatusNotFound, Text: fmt.Sprintf("process %d: %v", serverPID, source.ErrNoSession)}
+	}
+	server, err := waitevent.Locate(c)
+	if err != nil {
+		return "", err
+	}
+	provider, err := waits.Open(server.Target, waits.Options{Method: waits.Exact, Keep: []int{pid}, Queries: true})
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "", &web.ActionError{Status: http.StatusServiceUnavailable,
+			Text: "the worker has no right to load programs into the kernel; give it CAP_BPF and CAP_PERFMON (see doc/worker.md)"}
+	case errors.Is(err, waits.ErrUnsupported):
+		return "", &web.ActionError{Status: http.StatusServiceUnavailable, Text: err.Error()}
+	case err != nil:
+		return "", err
+	}
+	defer provider.Close()
+	var out strings.Builder
+	var texts waitevent.StatementTexts
+	if reader, err := state.Open(c); err == nil {
+		const pause = 100 * time.Millisecond
+		texts = state.NewSessionLog(reader, pause)
+	}
+	recording, err := server.NewRecording(provider, pid, texts)
+	if err != nil {
+		return "", &web.ActionError{Status: http.StatusServiceUnavailable, Text: err.Error()}
+	}
+	recording.Run(ctx, web.ActionMeasures)
+	if err := recording.Text(&out); err != nil {
+		return "", err
+	}
+	return out.String(), nil
 }
 
 // takenIncident is the answer to a request for an incident.

@@ -43,6 +43,8 @@ type ServeConfig struct {
 	Inherited *os.File
 	// Hosts are names, besides the address, by which clients reach the listener; see web.Config.Hosts.
 	Hosts []string
+	// Ports returns the ports of the workers of this host; see web.Config.Ports. nil: the worker has no supervisor.
+	Ports func() []int
 }
 
 // Check returns an error if an option has a wrong value, or does not fit the other options. It reads no file, because the worker
@@ -74,7 +76,7 @@ func (c ServeConfig) web() (web.Config, bool) {
 	address, err := web.ParseAddress(c.Listen)
 	return web.Config{
 		Address: address, TokenFile: c.TokenFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Inherited: c.Inherited,
-		Hosts: c.Hosts,
+		Hosts: c.Hosts, Ports: c.Ports,
 	}, err == nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/rs/zerolog"
@@ -224,7 +225,8 @@ func limitMemory() {
 
 // lifeline returns the context of a worker. If the worker is supervised, lifeline also sets its limits and the fields of cfg for a
 // supervised worker. Its context then ends at the end of standard input, which the kernel also closes when the supervisor is
-// killed. Each byte of standard input is a request to read the file of rules again.
+// killed. A line of standard input
+// with the word ports has the ports of the workers of this host. Each other line is a request to read the file of rules again.
 func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	if n.supervised {
@@ -238,12 +240,24 @@ func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Co
 		cfg.Log = cfg.Log.With().Str("cluster", cfg.DataDir).Logger()
 		reload := make(chan struct{}, 1)
 		cfg.Record.Reload = reload
+		ports := &atomic.Pointer[[]int]{}
+		cfg.Serve.Ports = func() []int {
+			if list := ports.Load(); list != nil {
+				return *list
+			}
+			return nil
+		}
 		go func() {
 			defer cancel()
 			input := bufio.NewReader(cmd.InOrStdin())
 			for {
-				if _, err := input.ReadByte(); err != nil {
+				line, err := input.ReadSlice('\n')
+				if err != nil { // a line that is too long is an error too
 					return
+				}
+				if list, ok := strings.CutPrefix(string(line), "ports "); ok {
+					ports.Store(portsOf(list))
+					continue
 				}
 				select {
 				case reload <- struct{}{}:
@@ -253,4 +267,15 @@ func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Co
 		}()
 	}
 	return ctx, cancel
+}
+
+// portsOf reads the numbers of ports, with spaces between them. It leaves out other words.
+func portsOf(list string) *[]int {
+	ports := []int{}
+	for word := range strings.FieldsSeq(list) {
+		if n, err := strconv.ParseUint(word, 10, 16); err == nil && n > 0 {
+			ports = append(ports, int(n))
+		}
+	}
+	return &ports
 }

@@ -41,7 +41,8 @@ whose processes it sees. It starts a worker for each server, and ends it with
 the server. It needs root to serve servers of several users. The other flags
 apply to each worker, so CONNSTRING must not name a server: it has no host,
 hostaddr, port or service. --listen gives the first worker this port, the second
-worker the next port, and so on. --export-cluster is not allowed. The servers get
+worker the next port, and so on; the page of each worker (/screen/) lists all
+servers. --export-cluster is not allowed. The servers get
 no password in clear text or as MD5, unless require_auth names that method.
 
 With a debuginfod server, missing debug files are downloaded in the background.

@@ -101,6 +101,8 @@ const (
 	ActionCaptureBurst  = 10
 	ActionIncidents     = 1.0 / 60 // incidents per second
 	ActionIncidentBurst = 3
+	ActionMeasures      = 1.0 / 20 // a second: profiles of a session, records of its waits
+	ActionMeasureBurst  = 3
 )
 
 // Budgets of work that the worker does all the time.

@@ -299,34 +299,16 @@ func (f *waitsFlags) reopen(server *waitevent.Server, o waits.Options) (waits.Pr
 func (f *waitsFlags) traceSession(
 	ctx context.Context, server *waitevent.Server, provider waits.Provider, stdout, stderr io.Writer,
 ) error {
-	tracer, ok := provider.(waits.Tracer)
-	if !ok {
-		return fmt.Errorf("the method %s sees no single waits", provider.Info().Method)
+	var texts waitevent.StatementTexts
+	if log := openLog(server); log != nil {
+		texts = log
 	}
-	report, traced := server.NewSessionReport(), false
-	log := openLog(server)
-	began := time.Now()
-	f.wait(ctx, stderr, func() {
-		look(log)
-		// Repeat until it succeeds: the tracer does not know a process before its first wait.
-		traced = traced || tracer.SetTraced(f.trace, true)
-		report.Add(tracer.Records())
-	})
-	report.Add(tracer.Records())
-	snapshot, err := provider.Snapshot()
+	recording, err := server.NewRecording(provider, f.trace, texts)
 	if err != nil {
 		return err
 	}
-	report.SetLost(snapshot.Lost.Records)
-	if log != nil {
-		report.SetTexts(log.Texts())
-	}
-	info := provider.Info()
-	if _, err := fmt.Fprintf(stdout, "Process %d, method %s (%s), %.1f s. %s\n%s\n\n", f.trace, info.Method,
-		info.Mechanism, time.Since(began).Seconds(), waitevent.Sees(info), waitevent.SeesOfTrace(info)); err != nil {
-		return err
-	}
-	return report.Text(stdout)
+	f.wait(ctx, stderr, recording.Look)
+	return recording.Text(stdout)
 }
 
 // logInterval is the shortest time between two reads of the sessions from the server's memory.

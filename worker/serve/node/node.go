@@ -22,9 +22,10 @@ type Config struct {
 	// Command returns a command that runs a worker for the cluster in dataDir, whose server runs as the user uid. The
 	// worker must end when its standard input ends. slot is a number from 0 to Max-1. Workers that run at the same time
 	// have different slots, and a data directory keeps its slot (see slots.go). listener is the socket on which the
-	// worker accepts connections; nil: it accepts none.
+	// worker accepts connections; nil: it accepts none. If Address is set, the worker gets lines on its standard input: the word
+	// ports, and the TCP ports of all workers with a listener. It gets a new line when the ports change.
 	Command func(dataDir string, uid, slot int, listener *os.File) *exec.Cmd
-	// Reload is a channel. After each value, Run writes a byte to the standard input of each worker, so that the worker reads
+	// Reload is a channel. After each value, Run writes an empty line to the standard input of each worker, so that the worker reads
 	// its files again. (A signal would need CAP_KILL.) nil: Run never does so.
 	Reload <-chan struct{}
 	// Address returns the TCP address on which the worker of a slot accepts connections. If Address is nil, workers
@@ -107,8 +108,18 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// reloadTime is the time limit of a write to the standard input of a worker, which may not read it.
-const reloadTime = 100 * time.Millisecond
+// writeTime is the time limit of a write to the standard input of a worker, which may not read it.
+const writeTime = 100 * time.Millisecond
+
+// write writes a line to the standard input of a worker that runs. The kernel writes a line of up to 4096 bytes as a whole or
+// not at all.
+func (c *cluster) write(line string) error {
+	if err := c.line.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
+		return err
+	}
+	_, err := c.line.Write([]byte(line))
+	return err
+}
 
 // reload asks each worker that runs to read its files again.
 func (s *supervisor) reload() {
@@ -117,11 +128,7 @@ func (s *supervisor) reload() {
 		if c.phase != running {
 			continue
 		}
-		err := c.line.SetWriteDeadline(time.Now().Add(reloadTime))
-		if err == nil {
-			_, err = c.line.Write([]byte{'\n'})
-		}
-		if err != nil { // a worker that has just ended reads the files when it starts again
+		if err := c.write("\n"); err != nil { // a worker that has just ended reads the files when it starts again
 			s.Log.Warn().Err(err).Str("cluster", c.DataDir).Msg("the worker was not asked to read its files again")
 			continue
 		}
@@ -242,6 +249,7 @@ type cluster struct {
 	command *exec.Cmd
 	slot    int
 	line    *os.File // the write end of the worker's standard input
+	ports   string   // the last line about ports that its worker got
 	gone    bool     // the postmaster has ended; the cluster is removed when its worker or proof has ended
 	yields  bool     // the worker ends to make room for another cluster, or to start again with a listener
 	unwatch func()   // ends the watch for the end of the postmaster; nil: no watch
@@ -265,6 +273,7 @@ func (s *supervisor) look(ctx context.Context) error {
 	}
 	s.idle++
 	s.openPorts(now)
+	defer s.sendPorts()
 	if examined {
 		s.report(now)
 		found := make(map[key]Process, len(s.scan.found))
@@ -351,6 +360,7 @@ func (s *supervisor) stop(c *cluster) {
 }
 
 func (s *supervisor) handle(ctx context.Context, e event) {
+	defer s.sendPorts()
 	c := s.clusters[e.key]
 	switch {
 	case c == nil:
@@ -465,7 +475,7 @@ func (s *supervisor) start(ctx context.Context, k key, c *cluster) {
 		fail(err)
 		return
 	}
-	c.phase, c.command, c.line, c.began, c.reason = running, command, write, time.Now(), 0
+	c.phase, c.command, c.line, c.began, c.reason, c.ports = running, command, write, time.Now(), 0, ""
 	c.unwatch = s.watch(ctx, k)
 	s.Log.Info().Str("cluster", c.DataDir).Int("postmaster", c.PID).Int("worker", command.Process.Pid).
 		Int("slot", c.slot).Msg("started a worker")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -518,4 +519,43 @@ func TestReload(t *testing.T) {
 	if log.count(`"workers":1,"message":"asked the workers`) != 2 {
 		t.Error("the log does not say that the worker was asked")
 	}
+}
+
+// TestPortsAreSent: each worker gets the ports of all workers, and again when there is one more. The command copies its standard
+// input to a file.
+func TestPortsAreSent(t *testing.T) {
+	first, second := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{}), pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	second.Stop("fast")
+	visible(t, first)
+	file := filepath.Join(t.TempDir(), "lines")
+	addresses := []string{freeAddress(t), freeAddress(t)}
+	var ports []string
+	for _, a := range addresses {
+		_, port, err := net.SplitHostPort(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, port)
+	}
+	log, end := serve(t, Config{
+		Below: []string{first.DataDir, second.DataDir}, Address: func(slot int) string { return addresses[slot] },
+	}, "sh", "-c", `while read -r line; do echo "$line" >>"$0"; done`, file)
+	lines := func(want string) (n int) {
+		text, _ := os.ReadFile(file)
+		for line := range strings.Lines(string(text)) {
+			if line == want+"\n" {
+				n++
+			}
+		}
+		return n
+	}
+	pgtest.Wait(t, "the port of the first worker", func() bool { return lines("ports "+ports[0]) == 1 })
+	second.Start()
+	visible(t, second)
+	slices.Sort(ports)
+	pgtest.Wait(t, "both workers know both ports", func() bool { return lines("ports "+strings.Join(ports, " ")) == 2 })
+	if log.count("started a worker") != 2 {
+		t.Error("a worker was started again")
+	}
+	end()
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -200,6 +202,34 @@ func (s *supervisor) openPorts(now time.Time) {
 				Msg("the address is free now, starting the worker again with a listener")
 			c.yields = true
 			s.stop(c)
+		}
+	}
+}
+
+// mostPorts bounds the line of sendPorts to less than 4096 bytes.
+const mostPorts = 600
+
+// sendPorts gives each worker the ports of all workers of this host with a listener, if they have changed. A worker that has
+// ended, and is about to be started again, keeps its place in the list.
+func (s *supervisor) sendPorts() {
+	if s.ports.address == nil {
+		return
+	}
+	var list []string
+	for _, c := range s.clusters {
+		if held := s.ports.open[c.slot]; c.gone || c.began.IsZero() || held == nil || held.listener == nil {
+			continue
+		}
+		if _, port, err := net.SplitHostPort(s.ports.address(c.slot)); err == nil {
+			list = append(list, port)
+		}
+	}
+	slices.Sort(list)
+	list = slices.Compact(list)
+	line := "ports " + strings.Join(list[:min(len(list), mostPorts)], " ") + "\n"
+	for _, c := range s.clusters {
+		if c.phase == running && c.ports != line && c.write(line) == nil {
+			c.ports = line
 		}
 	}
 }

@@ -23,6 +23,8 @@ import (
 const (
 	actionCapture  = "/screen/capture"
 	actionIncident = "/screen/incident"
+	actionProfile  = "/screen/profile"
+	actionWaits    = "/screen/waits"
 )
 
 // Limits of an action (see Actions).
@@ -30,6 +32,8 @@ const (
 	maxAction  = 4 << 10          // size of the request's body, in bytes
 	maxNote    = 200              // length of the note, in characters
 	actionTime = 30 * time.Second // time limit of the action
+	// ActionMeasures is the duration of a profile and of the record of waits.
+	ActionMeasures = 10 * time.Second
 )
 
 // Actions are the functions that an operator starts from the incident screen. Each returns the answer as JSON. If the error is
@@ -39,6 +43,16 @@ type Actions struct {
 	Capture func(ctx context.Context, pid int) ([]byte, error)
 	// Incident makes an incident with a note and keeps it.
 	Incident func(ctx context.Context, note string) ([]byte, error)
+	// Waits records the waits of one process for ActionMeasures, and returns them as text. nil: there is no such action. A
+	// profile of one process needs Config.Collect and Config.Render.
+	Waits func(ctx context.Context, pid int) (text string, err error)
+}
+
+// measured is the answer to a profile and to a record of waits.
+type measured struct {
+	PID  int       `json:"pid"`
+	Time time.Time `json:"time"`
+	Text string    `json:"text"`
 }
 
 // ActionError is a refusal with an HTTP status.
@@ -53,7 +67,7 @@ func (e *ActionError) Error() string { return e.Text }
 // actionRecord describes an action for the log.
 type actionRecord struct {
 	token string // the first digits of the SHA-256 sum of the token; empty: the request had no operator token
-	pid   int    // only of a capture
+	pid   int    // not of an incident
 	note  string // only of an incident
 }
 
@@ -65,19 +79,37 @@ type actions struct {
 }
 
 func newActions() *actions {
+	measures := limits.Rate{PerSecond: limits.ActionMeasures, Burst: limits.ActionMeasureBurst}
 	return &actions{
 		lines: limits.NewLines(),
 		allowed: map[string]*limits.Limiter{
 			actionCapture:  limits.NewLimiter(limits.Rate{PerSecond: limits.ActionCaptures, Burst: limits.ActionCaptureBurst}),
 			actionIncident: limits.NewLimiter(limits.Rate{PerSecond: limits.ActionIncidents, Burst: limits.ActionIncidentBurst}),
+			actionProfile:  limits.NewLimiter(measures),
+			actionWaits:    limits.NewLimiter(measures),
 		},
-		running: map[string]chan struct{}{actionCapture: make(chan struct{}, 2), actionIncident: make(chan struct{}, 1)},
+		running: map[string]chan struct{}{
+			actionCapture: make(chan struct{}, 2), actionIncident: make(chan struct{}, 1), actionProfile: make(chan struct{}, 1),
+			actionWaits: make(chan struct{}, 1),
+		},
 	}
 }
 
-// isAction reports whether a path starts an action.
+// isAction reports whether a path starts an action of this worker or of another one.
 func (s *Server) isAction(path string) bool {
-	return s.cfg.Screen != nil && s.cfg.Screen.Actions != nil && (path == actionCapture || path == actionIncident)
+	if s.cfg.Screen == nil || s.cfg.Screen.Actions == nil {
+		return false
+	}
+	_, path = s.actionOf(path)
+	return s.actions.allowed[path] != nil
+}
+
+// actionOf returns the path of the action, and the port of the worker that runs it; 0: this worker.
+func (s *Server) actionOf(path string) (port int, action string) {
+	if port, name, ok := s.others.of(path); ok {
+		return port, screenFiles + name
+	}
+	return 0, path
 }
 
 // act runs an action, or refuses it before it reads the body.
@@ -165,17 +197,21 @@ func (s *Server) action(w http.ResponseWriter, r *http.Request, record *actionRe
 		return nil, f
 	}
 	record.pid, record.note = input.PID, input.Note
-	if !take(r.Context(), s.actions.running[r.URL.Path], 0) {
-		return nil, refuseAction(http.StatusTooManyRequests, "the same action is running; try again when it has finished")
-	}
-	defer func() { <-s.actions.running[r.URL.Path] }()
-	role := binary.BigEndian.Uint32(token[:])
-	if s.actions.allowed[r.URL.Path].Take(role) != nil {
-		return nil, refuseAction(http.StatusTooManyRequests, "too many actions with this token; wait, then try again")
-	}
 	if n := connOf(r.Context()); n != nil {
 		n.work()
 		defer n.rest()
+	}
+	port, path := s.actionOf(r.URL.Path)
+	if port != 0 {
+		return s.forwardAction(r, port, strings.TrimPrefix(path, screenFiles), input)
+	}
+	if !take(r.Context(), s.actions.running[path], 0) {
+		return nil, refuseAction(http.StatusTooManyRequests, "the same action is running; try again when it has finished")
+	}
+	defer func() { <-s.actions.running[path] }()
+	role := binary.BigEndian.Uint32(token[:])
+	if s.actions.allowed[path].Take(role) != nil {
+		return nil, refuseAction(http.StatusTooManyRequests, "too many actions with this token; wait, then try again")
 	}
 	return s.runAction(r, input)
 }
@@ -186,10 +222,13 @@ func (s *Server) runAction(r *http.Request, input actionInput) (answer []byte, f
 	defer cancel()
 	err := func() (err error) {
 		defer recovered(&err)
-		if r.URL.Path == actionCapture {
+		switch r.URL.Path {
+		case actionCapture:
 			answer, err = s.cfg.Screen.Actions.Capture(ctx, input.PID)
-		} else {
+		case actionIncident:
 			answer, err = s.cfg.Screen.Actions.Incident(ctx, input.Note)
+		default:
+			answer, err = s.measure(ctx, r.URL.Path, input.PID)
 		}
 		return err
 	}()
@@ -204,14 +243,41 @@ func (s *Server) runAction(r *http.Request, input actionInput) (answer []byte, f
 	return nil, f
 }
 
+// measure takes a profile of a process, or records its waits.
+func (s *Server) measure(ctx context.Context, path string, pid int) ([]byte, error) {
+	answer := measured{PID: pid, Time: time.Now()}
+	var err error
+	switch {
+	case path == actionWaits && s.cfg.Screen.Actions.Waits != nil:
+		answer.Text, err = s.cfg.Screen.Actions.Waits(ctx, pid)
+	case path == actionProfile && s.cfg.Collect != nil && s.cfg.Render != nil:
+		var text []byte
+		text, err = s.flights.get(ctx, ProfileRequest{Duration: ActionMeasures, Mode: ModeWall, PIDs: []int{pid}}, "text")
+		answer.Text = string(text)
+	default:
+		err = &ActionError{Status: http.StatusNotImplemented, Text: "this worker does not measure processes"}
+	}
+	var busy busyError
+	switch {
+	case errors.As(err, &busy):
+		err = &ActionError{Status: http.StatusTooManyRequests, Text: "another profile is running; try again when it has finished"}
+	case errors.Is(err, ErrUnavailable):
+		err = &ActionError{Status: http.StatusServiceUnavailable, Text: err.Error()}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(answer)
+}
+
 // actionInput is the body of a request.
 type actionInput struct {
-	PID  int    `json:"pid"`
-	Note string `json:"note"`
+	PID  int    `json:"pid,omitempty"`
+	Note string `json:"note,omitempty"`
 }
 
 // actionInput reads and checks the body of a request. The connection's read deadline limits the time for that.
-func (*Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionInput, f *actionRefusal) {
+func (s *Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionInput, f *actionRefusal) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := params["charset"]
 	if err != nil || kind != "application/json" || len(r.Header.Values("Content-Type")) != 1 ||
@@ -233,7 +299,8 @@ func (*Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionInp
 	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(2*actionTime))); err != nil {
 		return in, refuseAction(http.StatusInternalServerError, "the connection has no deadlines")
 	}
-	if in, err = decodeAction(r.URL.Path, data); err != nil {
+	_, path := s.actionOf(r.URL.Path)
+	if in, err = decodeAction(path, data); err != nil {
 		return in, refuseAction(http.StatusBadRequest, "%v", err)
 	}
 	return in, nil
@@ -251,8 +318,8 @@ func decodeAction(path string, data []byte) (in actionInput, err error) {
 	}
 	strange := func(c rune) bool { return !unicode.IsPrint(c) }
 	switch {
-	case path == actionCapture && (in.PID < 1 || in.PID > 1<<31-1 || in.Note != ""):
-		return in, errors.New("pid must be a positive number, and a capture has no other member")
+	case path != actionIncident && (in.PID < 1 || in.PID > 1<<31-1 || in.Note != ""):
+		return in, errors.New("pid must be a positive number, and the action has no other member")
 	case path == actionIncident && (in.PID != 0 || utf8.RuneCountInString(in.Note) > maxNote || strings.ContainsFunc(in.Note, strange)):
 		return in, fmt.Errorf("note must have at most %d printable characters, and an incident has no other member", maxNote)
 	}

@@ -25,6 +25,8 @@ func (s *Server) Handler() http.Handler {
 	if s.cfg.Screen != nil {
 		mux.HandleFunc(screenData, s.screen)
 		mux.HandleFunc(screenEvents, s.events)
+		mux.HandleFunc(screenServers, s.servers)
+		mux.HandleFunc(screenOther, s.other)
 	}
 	inner := s.protected(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,8 +57,7 @@ func (s *Server) Handler() http.Handler {
 			s.health(answer, r, false)
 		case r.URL.Path == "/readyz":
 			s.health(answer, r, true)
-		case s.cfg.Screen != nil && strings.HasPrefix(r.URL.Path, screenFiles) &&
-			r.URL.Path != screenData && r.URL.Path != screenEvents:
+		case s.cfg.Screen != nil && strings.HasPrefix(r.URL.Path, screenFiles) && !isData(r.URL.Path):
 			if refusal := s.refuseSite(r); refusal != nil {
 				failf(answer, refusal.status, "%s", refusal.text)
 				return
@@ -131,7 +132,7 @@ func (s *Server) protected(next http.Handler) http.Handler {
 			failf(w, http.StatusInternalServerError, "the connection has no deadlines")
 			return
 		}
-		if r.URL.Path == screenEvents { // the type streams limits them
+		if isEvents(r.URL.Path) { // the type streams limits them
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -139,8 +140,11 @@ func (s *Server) protected(next http.Handler) http.Handler {
 		if strings.HasSuffix(r.URL.Path, "/profile") {
 			turn, most = s.profiles, 0
 		}
-		if r.URL.Path == screenData {
+		switch {
+		case r.URL.Path == screenData:
 			turn = s.screens
+		case strings.HasPrefix(r.URL.Path, screenOther):
+			turn = s.forwards
 		}
 		if !take(r.Context(), turn, most) {
 			w.Header().Set("Retry-After", "1")
@@ -162,6 +166,11 @@ const (
 	screenData   = "/screen/data"
 	screenEvents = "/screen/events"
 )
+
+// isData reports whether a path below /screen/ has data of a server. The others are the files of the page.
+func isData(path string) bool {
+	return path == screenData || path == screenEvents || path == screenServers || strings.HasPrefix(path, screenOther)
+}
 
 // screen answers with data of the incident screen. The data has names and texts only for an operator token.
 func (s *Server) screen(w http.ResponseWriter, r *http.Request) {

@@ -42,6 +42,9 @@ type Config struct {
 	Render Render
 	// Screen is the page of the incident screen; nil: the page does not exist.
 	Screen *Screen
+	// Ports returns the TCP ports, at the host of Address, of the workers that have the same token file and certificate, with the
+	// port of this one. The screen can show their servers too. nil: there are no other workers.
+	Ports func() []int
 	// Hosts are further names of this listener in requests, such as a DNS name or the name of a proxy.
 	Hosts []string
 	// Health returns the state of the worker; nil: always healthy.
@@ -93,6 +96,9 @@ type Limits struct {
 	// Screens is the number of requests for data of the screen that are answered at a time; default 8. Requests does
 	// not include them.
 	Screens int
+	// Forwards is the number of requests for data of other workers that wait for their answers at a time; default 16. Screens
+	// does not include them: two workers that ask each other must not wait for each other's places.
+	Forwards int
 	// Streams is the number of streams of the screen; default 16. One source may have half of them.
 	Streams int
 	// Wait is the longest time for which a request waits until it is answered, if too many are; default 10 s.
@@ -114,6 +120,7 @@ func (l Limits) withDefaults() Limits {
 	l.Requests = cmp.Or(l.Requests, 16)
 	l.ProfileClients = cmp.Or(l.ProfileClients, 16)
 	l.Screens = cmp.Or(l.Screens, 8)
+	l.Forwards = cmp.Or(l.Forwards, 16)
 	l.Streams = cmp.Or(l.Streams, 16)
 	l.Wait = cmp.Or(l.Wait, 10*time.Second)
 	l.Header = cmp.Or(l.Header, 5*time.Second)
@@ -174,7 +181,9 @@ type Server struct {
 	requests chan struct{}
 	profiles chan struct{}
 	screens  chan struct{}
+	forwards chan struct{}
 	streams  *streams
+	others   *others
 	actions  *actions
 }
 
@@ -193,7 +202,9 @@ func New(cfg Config) *Server {
 	}
 	s.requests = make(chan struct{}, s.limits.Requests)
 	s.screens = make(chan struct{}, s.limits.Screens)
+	s.forwards = make(chan struct{}, s.limits.Forwards)
 	s.streams = newStreams(s.limits.Streams)
+	s.others = newOthers(&s.cfg, s.certs)
 	s.actions = newActions()
 	s.profiles = make(chan struct{}, s.limits.ProfileClients)
 	return s

@@ -54,15 +54,20 @@ const checkStream = time.Second
 // events answers with a stream of the screen's data. The stream ends when its token loses its rights, and at the end of the
 // HTTP server.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	operator := s.isOperator(r)
 	stream := s.cfg.Screen.ViewEvents
-	if operator {
+	if s.isOperator(r) {
 		stream = s.cfg.Screen.OperatorEvents
 	}
 	if stream == nil {
 		http.NotFound(w, r)
 		return
 	}
+	s.stream(w, r, stream)
+}
+
+// stream has a handler answer for as long as there is a place and the token keeps its rights.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, stream http.Handler) {
+	operator := s.isOperator(r)
 	var of source
 	n := connOf(r.Context())
 	if n != nil {

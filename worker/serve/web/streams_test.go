@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -25,10 +26,15 @@ func lines(name string) http.Handler {
 	})
 }
 
-// follow opens a stream and returns its lines, without the first.
+// follow opens a stream and returns its lines, without the first. The address is a worker's, or the one of another worker there.
 func follow(t *testing.T, address, token, want string) *bufio.Scanner {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/screen/events", nil)
+	if strings.Contains(address, screenOther) {
+		address += "/events"
+	} else {
+		address += screenEvents
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
