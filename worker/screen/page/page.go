@@ -57,6 +57,7 @@ func (p *Page) Files() http.Handler {
 		"/screen/": "index.html text/html", "/screen/page.js": "page.js text/javascript",
 		"/screen/page.css": "page.css text/css", "/screen/flame.js": "flame.js text/javascript",
 		"/screen/graph.js": "graph.js text/javascript", "/screen/time.js": "time.js text/javascript",
+		"/screen/servers.js": "servers.js text/javascript", "/screen/blocking.js": "blocking.js text/javascript",
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var name, kind string

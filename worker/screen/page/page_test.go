@@ -11,17 +11,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/google/pprof/profile"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/screen/remote"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
@@ -41,6 +44,12 @@ var browserStreams atomic.Int32
 // start serves the page of a server.
 func start(t *testing.T, dataDir string) (address string, p *Page) {
 	t.Helper()
+	return startBeside(t, dataDir, httptest.NewUnstartedServer(nil), nil)
+}
+
+// startBeside serves the page of a server beside the workers with these ports.
+func startBeside(t *testing.T, dataDir string, s *httptest.Server, ports []int) (address string, p *Page) {
+	t.Helper()
 	capturer, err := capture.New(capture.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -57,23 +66,47 @@ func start(t *testing.T, dataDir string) (address string, p *Page) {
 	if err := os.WriteFile(tokens, []byte(viewToken+"\noperator "+operatorToken+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	port, err := strconv.Atoi(s.Listener.Addr().String()[strings.LastIndex(s.Listener.Addr().String(), ":")+1:])
+	if err != nil {
+		t.Fatal(err)
+	}
 	listener := web.New(web.Config{
+		Address: web.Address{Network: "tcp", Host: "127.0.0.1", Port: port}, Ports: func() []int { return ports },
+		Collect: func(_ context.Context, r web.ProfileRequest) (*profile.Profile, error) { return profileOf(r), nil },
+		Render: func(w io.Writer, p *profile.Profile, format string) error {
+			return profilefmt.Write(w, p, profilefmt.Options{Format: format})
+		},
 		TokenFile: tokens, Screen: &web.Screen{Files: p.Files(), View: p.Data(false), Operator: p.Data(true),
 			ViewEvents: p.Events(false), OperatorEvents: p.Events(true), Actions: &web.Actions{
 				Capture: p.Capture,
 				Incident: func(_ context.Context, note string) ([]byte, error) {
 					return json.Marshal(map[string]string{"id": note, "command": "show it"})
 				},
+				Waits: func(_ context.Context, pid int) (string, error) {
+					return fmt.Sprintf("waits of %d %s\n", pid, hostile), nil
+				},
 			}},
 	}).Handler()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/screen/events" && r.UserAgent() != "Go-http-client/1.1" {
 			browserStreams.Add(1)
 		}
 		listener.ServeHTTP(w, r)
-	}))
+	})
+	s.Start()
 	t.Cleanup(s.Close)
 	return s.URL, p
+}
+
+// profileOf is a profile with a function whose name has the processes of the request.
+func profileOf(r web.ProfileRequest) *profile.Profile {
+	f := &profile.Function{ID: 1, Name: fmt.Sprintf("work_of_%v", r.PIDs)}
+	l := &profile.Location{ID: 1, Line: []profile.Line{{Function: f}}}
+	return &profile.Profile{
+		SampleType: []*profile.ValueType{{Type: "wall", Unit: "nanoseconds"}}, DurationNanos: int64(r.Duration),
+		Sample:   []*profile.Sample{{Location: []*profile.Location{l}, Value: []int64{1e9}}},
+		Function: []*profile.Function{f}, Location: []*profile.Location{l},
+	}
 }
 
 // night is a recorded time of 20 minutes. For five of them, nothing was recorded.
@@ -367,7 +400,13 @@ func overHTTP(t *testing.T, address, token string, pid int, names bool) {
 	}
 }
 
-func inBrowser(t *testing.T, address string, pid int) {
+// tab is a page in Chromium.
+type tab struct {
+	t   *testing.T
+	ctx context.Context //nolint:containedctx // of the browser
+}
+
+func openTab(t *testing.T) tab {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts a server and Chromium: not with -short")
@@ -379,33 +418,54 @@ func inBrowser(t *testing.T, address string, pid int) {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox,
 		chromedp.WSURLReadTimeout(2*time.Minute))
 	alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), options...)
-	defer cancelAlloc()
 	ctx, cancel := chromedp.NewContext(alloc)
-	defer cancel()
 	ctx, cancelTime := context.WithTimeout(ctx, 8*time.Minute)
-	defer cancelTime()
-	run := func(actions ...chromedp.Action[chromedp.Void]) {
-		t.Helper()
-		if err := chromedp.Do(ctx, actions...); err != nil {
-			t.Fatal(err)
-		}
+	t.Cleanup(func() { cancelTime(); cancel(); cancelAlloc() })
+	return tab{t, ctx}
+}
+
+func (x tab) run(actions ...chromedp.Action[chromedp.Void]) {
+	x.t.Helper()
+	if err := chromedp.Do(x.ctx, actions...); err != nil {
+		x.t.Fatal(err)
 	}
-	wait := func(expression string) {
-		t.Helper()
-		poll := chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(3*time.Minute))
-		if _, err := chromedp.Run(ctx, poll); err != nil {
-			t.Fatalf("waiting for %s: %v", expression, err)
-		}
+}
+
+// wait waits until an expression is true.
+func (x tab) wait(expression string) {
+	x.t.Helper()
+	poll := chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(3*time.Minute))
+	if _, err := chromedp.Run(x.ctx, poll); err != nil {
+		state, _ := chromedp.Run(x.ctx, chromedp.Evaluate[string](`location.hash + " focus " + document.hasFocus() + "\n" + document.body.innerText`))
+		x.t.Fatalf("waiting for %s: %v; the page:\n%s", expression, err, state)
 	}
-	do := func(expression string) {
-		t.Helper()
-		if _, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("("+expression+", true)")); err != nil {
-			t.Fatalf("%s: %v", expression, err)
-		}
+}
+
+func (x tab) do(expression string) {
+	x.t.Helper()
+	if _, err := chromedp.Run(x.ctx, chromedp.Evaluate[bool]("("+expression+", true)")); err != nil {
+		x.t.Fatalf("%s: %v", expression, err)
 	}
-	run(chromedp.EmulateViewport(1280, 800), chromedp.Navigate(address+"/screen/"))
-	wait(`!document.getElementById("login").hidden`)
-	do(fmt.Sprintf(`document.getElementById("token").value = %q, document.getElementById("login").requestSubmit()`, operatorToken))
+}
+
+func (x tab) press(key string) {
+	x.t.Helper()
+	x.do(fmt.Sprintf(`dispatchEvent(new KeyboardEvent("keydown", {key: %q}))`, key))
+}
+
+// enter opens the page with a token.
+func (x tab) enter(address, token string) {
+	x.t.Helper()
+	x.run(chromedp.EmulateViewport(1280, 800), chromedp.Navigate(address+"/screen/"))
+	x.wait(`!document.getElementById("login").hidden`)
+	x.do(fmt.Sprintf(`document.getElementById("token").value = %q, document.getElementById("login").requestSubmit()`, token))
+}
+
+func inBrowser(t *testing.T, address string, pid int) {
+	t.Helper()
+	x := openTab(t)
+	ctx, run, wait, do, press := x.ctx, x.run, x.wait, x.do, x.press
+	x.enter(address, operatorToken)
 	wait(`document.body.innerText.includes("blocks 1 session")`)
 	for i, name := range []string{"load", "who", "blocking"} {
 		do(fmt.Sprintf(`dispatchEvent(new KeyboardEvent("keydown", {key: "%d"}))`, i+1))
@@ -421,10 +481,6 @@ func inBrowser(t *testing.T, address string, pid int) {
 	}
 	do(fmt.Sprintf(`location.hash = "view=session&pid=%d"`, pid))
 	look(t, ctx, run, wait, "session")
-	press := func(key string) {
-		t.Helper()
-		do(fmt.Sprintf(`dispatchEvent(new KeyboardEvent("keydown", {key: %q}))`, key))
-	}
 	wait(`document.querySelector("main .line") !== null`)
 	press("c")
 	wait(`held !== null && document.getElementById("main").innerText.includes("Captured at ")`)
@@ -439,6 +495,14 @@ func inBrowser(t *testing.T, address string, pid int) {
 	wait(`document.getElementById("incident").open && document.activeElement.id === "note"`)
 	do(`document.getElementById("note").value = "<b>slow</b>", document.getElementById("incident-form").requestSubmit()`)
 	wait(`document.getElementById("message").innerText.includes("Incident <b>slow</b>") && document.querySelector("#message code").textContent === "show it"`)
+	for key, want := range map[string]string{"p": fmt.Sprintf("work_of_[%d]", pid), "w": fmt.Sprintf("waits of %d <script>window.bad=1</script><U+202E>", pid)} {
+		press(key)
+		wait(fmt.Sprintf(`measured?.text && document.getElementById("main").innerText.includes(%q)`, want))
+		press("y")
+		wait(fmt.Sprintf(`document.querySelector("#message code").textContent.includes(%q)`, strconv.Itoa(pid)))
+		press("Escape")
+		wait(`measured === null && held !== null`)
+	}
 	press("Escape")
 	wait(`held === null && !document.getElementById("main").innerText.includes("Captured at ")`)
 	press("5")

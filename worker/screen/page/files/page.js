@@ -12,10 +12,12 @@ let names = false, stopped = false, asked = 0, last = null, failed = "", timer =
 let pending = false; // the data of another view is on the page
 let search = ""; // the text of the last search
 let held = null; // stack, plan and memory of one process, which stay on the page
+let measured = null; // the profile or the waits of one process: {of, kind, time, text, command}
+let measuring = ""; // what is measured now
 
 // state is in the address: view, by, pid, seconds, filter; from, to and at for an earlier time.
 const state = () => new URLSearchParams(location.hash.slice(1));
-const view = () => views.includes(state().get("view")) ? state().get("view") : "load";
+const view = () => [...views, "servers"].includes(state().get("view")) ? state().get("view") : "load";
 function change(update) {
   const s = state();
   update(s);
@@ -65,7 +67,7 @@ function part(d, name, title, show) {
   if (error) return panel(title, el("p", "error", error));
   return d[name] ? show(d[name]) : panel(title, el("p", "dim", "no data"));
 }
-// table has columns [name, class] and rows {cells, act, key}.
+// table has columns [name, class] and rows {cells, act, key}, and select and chosen if a row can be selected.
 function table(columns, rows) {
   const head = el("tr", "", ...columns.map(([name, kind]) => { const th = el("th", kind, name); th.scope = "col"; return th; }));
   const body = el("tbody", "");
@@ -76,6 +78,13 @@ function table(columns, rows) {
       tr.dataset.key = r.key;
       tr.addEventListener("click", r.act);
       tr.addEventListener("keydown", (e) => { if (e.key === "Enter") r.act(); });
+      if (r.select) {
+        tr.setAttribute("aria-selected", String(r.chosen));
+        tr.select = r.select;
+        tr.addEventListener("focus", r.select);
+        // A row that is drawn below a pointer at rest gets an event too, without a movement.
+        tr.addEventListener("pointermove", (e) => { if (e.movementX || e.movementY) r.select(); });
+      }
     }
     body.append(tr);
   }
@@ -183,27 +192,6 @@ function who(w) {
         Object.entries(r.by_class ?? {}).sort((a, b) => b[1] - a[1])[0]?.[0] ?? "", text(r.name || "(none)")],
     }))), w.others ? el("p", "dim", "others: " + percent(w.others.percent)) : "");
 }
-function lock(w) {
-  const place = (w.object ?? "").split(" ").slice(1).join(" ");
-  const object = w.relation ? ({ tuple: "row " + place + " of ", page: place + " of ", extend: "extension of " }[w.lock] ?? "relation ") + w.relation
-    : w.lock === "advisory" ? "advisory lock " + (w.object ?? "").replace(/^(\d+ keys? |advisory lock )/, "") : w.lock + " " + (w.object ?? "");
-  return "waits for " + object + (w.mode ? " in " + w.mode : "") + (w.row ? ", " + w.row : "") +
-    (w.holders_unknown ? ", holders not known: " + w.holders_unknown : "");
-}
-function blocking(b) {
-  if (!b.nodes?.length) return panel("Blocking", el("p", "dim", "No session waits for a lock."), ...missing(b));
-  return panel(b.waiting + " waiting, " + b.trees + (b.trees === 1 ? " root" : " roots"), table([["process", ""], ["blocks", "n"], ["lock", ""], ["for", "n"]],
-    b.nodes.map((n) => ({
-      key: n.pid, act: n.pid ? () => openSession(n.pid) : null,
-      cells: ["\u00a0\u00a0".repeat(Math.min(n.depth, 12)) + (n.depth ? "└ " : "") + (n.pid ? "PID " + n.pid : "prepared " + (n.gid ?? n.xid)) +
-        (n.session?.application_name ? " " + n.session.application_name : "") + (n.deadlock ? " (deadlock)" : ""),
-      n.blocks ? String(n.blocks) : "",
-      el("div", "", ...(n.waits?.length ? n.waits.map((w) => el("div", "", lock(w))) : [n.session?.state ?? ""]),
-        names && n.session?.query ? text(n.session.query) : ""),
-      age(n.waits?.[0]?.wait_start ?? n.session?.state_change, b.time)],
-    }))), ...missing(b));
-}
-const missing = (x) => (x.missing ?? []).map((m) => el("p", "dim", "missing: " + m));
 // lines makes a line for each line of a text. The search can focus a line.
 function lines(name, text) {
   return el("pre", "", ...text.slice(0, 60000).split("\n").map((t, n) => {
@@ -226,8 +214,17 @@ function session(d) {
     el("p", "dim", "Stack, plan and memory stay until Esc. The rest of the page is live."))] : [];
   if (held && isLive()) d = { ...d, stack: held.stack, plan: held.plan, memory: held.memory, errors: { ...d.errors, stack: undefined,
     plan: undefined, memory: undefined, ...held.errors } };
+  if (measured?.of === measuredOf()) {
+    const close = el("button", "act", "Close (Esc)");
+    close.type = "button";
+    close.dataset.key = "close";
+    close.addEventListener("click", endMeasured);
+    const result = lines("measured", measured.text);
+    result.className = "columns";
+    note.unshift(panel(measured.kind + ", " + new Date(measured.time).toLocaleTimeString() + " ", close, result));
+  }
   return [...note,
-    part(d, "session", "Process " + pid, (s) => panel("Process " + pid,
+    part(d, "session", "Process " + pid, (s) => panel("Process " + pid, ...(names && isLive() ? measureButtons() : []),
       el("p", "", s.now ? [s.now.application_name, s.now.user, s.now.database, s.now.state || s.now.backend_type,
         s.now.wait && s.now.wait.wait_event_type + ":" + s.now.wait.wait_event].filter(Boolean).join(" · ") : "The process has ended."),
       names && s.now?.query ? el("pre", "", s.now.query) : "",
@@ -249,15 +246,17 @@ function session(d) {
 
 let headed = 0; // when the header was drawn
 function header() {
-  const i = last?.info;
+  const list = isList(), i = list ? null : last?.info;
   headed = Date.now();
+  document.body.dataset.view = view();
   byId("server").textContent = i ? clean("PostgreSQL " + i.server_version + (i.port ? ", port " + i.port : "") +
     (i.standby ? ", standby" : "") + " · " + i.sessions.active + " active · " + i.sessions.idle_in_transaction +
-    " idle in transaction" + (i.past ? "" : " · " + i.sessions.idle + " idle")) : "";
+    " idle in transaction" + (i.past ? "" : " · " + i.sessions.idle + " idle")) : list && servers.length ?
+    servers.length + (servers.length === 1 ? " server" : " servers") : "";
   const old = i?.last ? " · sample " + age(i.last, new Date().toISOString()) + " old" : "";
-  byId("age").textContent = isLive() ? (stopped ? "stopped" : failed ? "no answer" : "live") + old :
+  byId("age").textContent = list ? (stopped ? "stopped" : failed ? "no answer" : "live") : isLive() ? (stopped ? "stopped" : failed ? "no answer" : "live") + old :
     failed ? "no answer" : i?.past && i.last ? "sessions of " + clock(Date.parse(i.last)) : "no sessions at this moment";
-  byId("age").classList.toggle("past", !isLive());
+  byId("age").classList.toggle("past", !list && !isLive());
   timeHeader();
   byId("cost").textContent = i?.cost_percent_of_a_processor != null ?
     "Cost: the worker uses " + number(i.cost_percent_of_a_processor) + " % of a processor." : "";
@@ -267,15 +266,15 @@ function header() {
   if (byId("failure").textContent !== clean(error)) byId("failure").textContent = clean(error);
   byId("take-incident").hidden = !names;
   byId("stop").setAttribute("aria-pressed", String(stopped));
-  byId("views").replaceChildren(...views.map((v, n) => {
+  byId("views").replaceChildren(...(list || many ? ["servers"] : []).concat(list ? [] : views).map((v) => {
     const b = el("button", "", v[0].toUpperCase() + v.slice(1));
     b.type = "button";
-    b.title = "key " + (n + 1);
+    b.title = "key " + (v === "servers" ? "s" : views.indexOf(v) + 1);
     if (v === view()) b.setAttribute("aria-current", "page");
-    b.addEventListener("click", () => open(v));
+    b.addEventListener("click", v === "servers" ? showServers : () => open(v));
     return b;
   }));
-  byId("filters").replaceChildren(...state().getAll("filter").map((f) => {
+  byId("filters").replaceChildren(...(list ? [] : state().getAll("filter")).map((f) => {
     const b = el("button", "", f + " ×");
     b.setAttribute("aria-label", clean("remove the filter " + f));
     b.addEventListener("click", () => change((s) => {
@@ -290,7 +289,8 @@ function draw() {
   const d = last, v = view(), main = byId("main"), focus = document.activeElement?.dataset?.key;
   if (drag) return;
   if (document.activeElement?.tagName === "SELECT" && main.contains(document.activeElement)) return;
-  if (v === "session" && !state().get("pid")) {
+  if (v === "servers") main.replaceChildren(...(servers.length ? [serverList()] : []));
+  else if (v === "session" && !state().get("pid")) {
     main.replaceChildren(panel("Session", el("p", "dim", "Choose a session in another view.")));
   } else if (!d || pending) {
     main.replaceChildren();
@@ -313,7 +313,9 @@ const silence = 10000; // ms without a byte after which a stream is broken
 async function ask() {
   clearTimeout(timer);
   streaming?.abort();
-  const mine = ++asked, s = state(), q = new URLSearchParams({ view: view() });
+  const mine = ++asked;
+  if (isList()) { askServers(mine); return; }
+  const s = state(), base = below(serverOf()), q = new URLSearchParams({ view: view() });
   for (const k of ["seconds", "by", "side", "from", "to", "at"]) if (s.get(k)) q.set(k, s.get(k));
   if (view() === "who" && s.get("compare")) q.set("compare", s.get("compare"));
   if (view() === "session") {
@@ -321,12 +323,11 @@ async function ask() {
     q.set("pid", s.get("pid"));
   }
   for (const f of s.getAll("filter")) q.append("filter", f);
-  const token = sessionStorage.getItem("token");
-  const options = { headers: token ? { Authorization: "Bearer " + token } : {}, credentials: "omit", cache: "no-store" };
-  if (isLive() && !stopped && !document.hidden && streams && await follow("events?" + q, options, mine)) return;
+  const options = request();
+  if (isLive() && !stopped && !document.hidden && streams && await follow(base + "events?" + q, options, mine)) return;
   if (mine !== asked) return;
   try {
-    const r = await fetch("data?" + q, options);
+    const r = await fetch(base + "data?" + q, options);
     const body = r.ok ? await r.json() : await r.text();
     if (mine !== asked) return;
     byId("login").hidden = r.status !== 401;
@@ -379,6 +380,7 @@ function take(body) {
   last = body;
   names = body.names;
   pending = false;
+  learnServers();
 }
 function show() {
   try {
@@ -416,11 +418,21 @@ byId("login").addEventListener("submit", (e) => {
   ask();
 });
 let drawnFor = "";
+let shownServer = serverOf();
 addEventListener("hashchange", () => {
   if (view() !== "session" || held && String(held.pid) !== state().get("pid")) held = null;
-  const s = state(), page = [view(), s.get("pid"), s.get("by"), s.get("compare"), s.getAll("filter")].join();
+  if (!isList() && serverOf() !== shownServer) { // nothing of another server may stay on the page
+    shownServer = serverOf();
+    last = held = measured = null;
+    names = false;
+    streams = true;
+    levels = { key: "" };
+  }
+  const s = state(), page = [view(), serverOf(), s.get("pid"), s.get("by"), s.get("compare"), s.getAll("filter")].join();
   if (page !== drawnFor) pending = true; // another time keeps the picture until the answer
   drawnFor = page;
+  failed = "";
+  header();
   draw();
   ask();
 });
@@ -442,6 +454,16 @@ function find(step) {
   }
   say("No row of this view has: " + search);
 }
+// moveRow focuses the next row of the tables. It returns false if the view has none.
+function moveRow(step) {
+  const rows = [...byId("main").querySelectorAll("tr[data-key]")], at = rows.indexOf(document.activeElement);
+  if (!rows.length) return false;
+  const row = rows[at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(Math.max(at + step, 0), rows.length - 1)];
+  row.focus();
+  row.scrollIntoView({ block: "nearest" });
+  row.select?.();
+  return true;
+}
 // capture keeps stack, plan and memory of the process as they are now.
 async function capture() {
   if (view() !== "session" || !state().get("pid")) return say("c works in the view Session.");
@@ -454,11 +476,42 @@ async function capture() {
   draw();
   say("Captured now. Esc shows the live stack again.");
 }
+// measure takes a profile of the process, or records its waits, for ten seconds.
+const measuredOf = () => serverOf() + "/" + state().get("pid");
+async function measure(key) {
+  const [name, kind] = { p: ["profile", "Profile of 10 s"], w: ["waits", "Waits of 10 s"] }[key];
+  if (view() !== "session" || !state().get("pid")) return say(key + " works in the view Session.");
+  if (!isLive()) return say("A measurement is of now. 0 shows the live server.");
+  if (!names) return say((key === "p" ? "A profile needs" : "Waits need") + " an operator token.");
+  if (measuring) return say("This still runs: " + measuring);
+  const of = measuredOf(), pid = state().get("pid"), here = last?.session?.now?.pid ?? pid;
+  measuring = kind + " of process " + pid;
+  const x = await act(name, { pid: Number(pid) }, measuring + " …");
+  measuring = "";
+  if (x.error) return say(kind + " failed: " + x.error);
+  measured = { of, kind, time: x.time, text: x.text.trimEnd(), command: "pg_stat_backtrace " + (key === "p" ?
+    "profile --mode wall --duration 10s " + here : "waits --trace " + here + " --duration 10s") };
+  draw();
+  say(measuredOf() === of && view() === "session" ? "Esc closes it." : kind + ": process " + pid + " has the result in the view Session.");
+}
+function measureButtons() {
+  return [["w", "Waits 10 s (w)"], ["p", "Profile 10 s (p)"]].map(([key, name]) => {
+    const b = el("button", "act", name);
+    b.type = "button";
+    b.dataset.key = "measure" + key;
+    b.addEventListener("click", () => measure(key));
+    return b;
+  });
+}
+function endMeasured() {
+  measured = null;
+  draw();
+}
 // act starts an action of the worker, and returns its answer or an error.
-async function act(name, body) {
-  say("Waiting for the worker …");
+async function act(name, body, message) {
+  say(message ?? "Waiting for the worker …");
   try {
-    const r = await fetch(name, { method: "POST", body: JSON.stringify(body), credentials: "omit", cache: "no-store",
+    const r = await fetch(below(serverOf()) + name, { method: "POST", body: JSON.stringify(body), credentials: "omit", cache: "no-store",
       headers: { Authorization: "Bearer " + sessionStorage.getItem("token"), "Content-Type": "application/json" } });
     return r.ok ? await r.json() : { error: (await r.text()).slice(0, longest).trim() };
   } catch (e) {
@@ -485,8 +538,10 @@ function release() {
 }
 // copy shows the command that prints the same, and copies it if the browser allows that.
 async function copy() {
-  if (!last?.command) return say("There is no data yet.");
-  const command = clean(last.command.replace("--connect URL", "--connect '" + location.origin + "'"));
+  if (!isList() && !last?.command) return say("There is no data yet.");
+  const origin = serverOf() ? location.protocol + "//" + location.hostname + ":" + serverOf() : location.origin;
+  const command = isList() ? "pg_stat_backtrace top --all" : view() === "session" && measured?.of === measuredOf() ? measured.command :
+    clean(last.command.replace("--connect URL", "--connect '" + origin + "'"));
   say("", command);
   try {
     await navigator.clipboard.writeText(command);
@@ -522,19 +577,29 @@ addEventListener("keydown", (e) => {
   }
   if (byId("incident").open || byId("time").open || byId("versus").open) return;
   say("");
-  if ("12345".includes(e.key)) open(views[e.key - 1]);
+  if (isList() && "12345ciprtvw0<>,.+=-[]".includes(e.key)) say("Open a server with Enter first.");
+  else if (e.key === "s") { if (many || isList()) showServers(); else say("This worker serves one server."); }
+  else if ("12345".includes(e.key)) open(views[e.key - 1]);
+  else if (measured?.of === measuredOf() && view() === "session" && (e.key === "Escape" || e.key === "Backspace")) { e.preventDefault(); endMeasured(); }
   else if (held && (e.key === "Escape" || e.key === "Backspace")) { e.preventDefault(); release(); }
   else if (e.key === "Escape" && view() === "load" && !isLive()) setLive();
-  else if (e.key === "Backspace") { e.preventDefault(); history.back(); }
+  else if (e.key === "Backspace") {
+    e.preventDefault();
+    if (history.length > 1 || !serverOf()) history.back();
+    else showServers();
+  }
   else if (e.key === "/") {
     e.preventDefault();
     byId("find").hidden = false;
     byId("search").select();
     byId("search").focus();
+  } else if (["ArrowUp", "k", "ArrowDown", "j"].includes(e.key) && e.target !== flameView.box) {
+    if (moveRow("ArrowUp k".includes(e.key) ? -1 : 1)) e.preventDefault();
   } else if (e.key === "n") find(1);
   else if (e.key === "N") find(-1);
   else if (e.key === "?") byId("help").showModal();
   else if (e.key === "c") capture();
+  else if (e.key === "p" || e.key === "w") measure(e.key);
   else if (e.key === "i") { e.preventDefault(); askIncident(); }
   else if (e.key === "y") copy();
   else if (e.key === "r") change((s) => s.delete("filter"));
