@@ -20,6 +20,9 @@ const (
 	calibrationPause = 10 * time.Second
 	// longStatement is the time for which a statement must have run before its plan is worth a comparison.
 	longStatement = 5 * time.Second
+	// A server may be busy with short statements all the time. After patience, a moment with a free processor is good enough.
+	// After longPatience each moment is: the comparison takes a tenth of one processor.
+	patience, longPatience = 10 * time.Minute, time.Hour
 )
 
 // planCache returns the directory in which comparisons of plans with EXPLAIN are kept; empty: they are not kept. sameUser says
@@ -37,12 +40,13 @@ func (w *Worker) planCache(sameUser bool) string {
 
 // calibrate compares the plans that the worker reads from one run of the server with EXPLAIN, unless the server's build was
 // compared before. Without this comparison, plans in the history, in incidents and on the screen are missing or unproven. The
-// comparison begins when a statement has run long, or when the server has nothing to do. calibrate returns after a comparison, or
-// when ctx or the run of the server ends.
+// comparison begins when a statement has run long, or when the server has nothing to do; on a server that is always busy it begins
+// later. calibrate returns after a comparison, or when ctx or the run of the server ends.
 func (w *Worker) calibrate(ctx context.Context, c *cluster.Cluster) {
 	if w.cfg.NoCalibration {
 		return
 	}
+	begin := time.Now()
 	for pause := time.Duration(0); c.Alive(); {
 		pause = max(pause, calibrationPause+rand.N(calibrationPause)) //nolint:gosec // no secret
 		select {
@@ -58,7 +62,7 @@ func (w *Worker) calibrate(ctx context.Context, c *cluster.Cluster) {
 		if w.verbs.PlanProof(build, c.Version) != nil {
 			return
 		}
-		if m := sessionsOf(c); m != nil && calibrationDue(m) {
+		if m := sessionsOf(c); m != nil && calibrationDue(m, time.Since(begin), host.AllProcessors()) {
 			pause = w.verbs.CalibratePlans(c, build)
 		}
 	}
@@ -77,18 +81,24 @@ func sessionsOf(c *cluster.Cluster) *moment.Moment {
 	return m
 }
 
-// calibrationDue reports whether a client's statement has run for longStatement, or no client runs a statement.
-func calibrationDue(m *moment.Moment) bool {
-	quiet := true
+// calibrationDue reports whether this is a good time to compare plans: a client's statement has run for longStatement, or no client
+// runs a statement. If the worker has waited for such a time for patience, it is also enough that fewer clients run than the host has
+// processors, and after longPatience every time is good.
+func calibrationDue(m *moment.Moment, waited time.Duration, processors int) bool {
+	running, waiting := 0, 0
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
 		if s.Type != "client backend" || s.State != "active" || strings.HasPrefix(s.Application, cluster.ApplicationName) {
 			continue
 		}
-		quiet = false
 		if s.QueryStart != nil && m.Time.Sub(*s.QueryStart) >= longStatement {
 			return true
 		}
+		if s.Wait == nil {
+			running++
+		} else {
+			waiting++
+		}
 	}
-	return quiet
+	return running+waiting == 0 || waited >= patience && running < processors || waited >= longPatience
 }

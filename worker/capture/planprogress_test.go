@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,6 +120,7 @@ func progressOfPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *
 	t.Helper()
 	server.Exec(t, progressSetup)
 	t.Run("one moment", func(t *testing.T) { oneMoment(t, server, control, c) })
+	t.Run("parallel scan", func(t *testing.T) { parallelScan(t, server, control, c) })
 	for _, one := range progressCases() {
 		t.Run(one.kind, func(t *testing.T) { compareProgress(t, server, control, c, one) })
 	}
@@ -170,6 +173,74 @@ func oneMoment(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *captur
 	})
 	cancel()
 	<-done
+}
+
+// parallelScan stops the two parallel workers of a scan in known rows, ten times. The plan of each has the block of its row, and the
+// number of blocks that were given to both.
+func parallelScan(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer) {
+	t.Helper()
+	ctx := t.Context()
+	const set = "SET jit = off; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0; " +
+		"SET max_parallel_workers_per_gather = 2; SET parallel_leader_participation = off"
+	session := server.Connect(t, server.User, "postgres")
+	if _, err := session.PgConn().Exec(ctx, set).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	pid := int(session.PgConn().PID())
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 10 {
+		rows := []int{1 + random.IntN(3000), 3001 + random.IntN(3000)}
+		var blocks []int64
+		var all, version int64
+		err := control.QueryRow(ctx, `SELECT array_agg(1 + (ctid::text::point)[0]::bigint ORDER BY ctid), pg_relation_size('big') / 8192,
+			current_setting('server_version_num')::int / 10000 FROM big WHERE id = ANY($1)`, rows).Scan(&blocks, &all, &version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := session.PgConn().Exec(context.WithoutCancel(ctx), fmt.Sprintf(
+				"SELECT sum(CASE WHEN id IN (%d, %d) THEN slow(id) ELSE id END) FROM big", rows[0], rows[1])).ReadAll()
+			done <- err
+		}()
+		pgtest.Wait(t, "both workers sleep", func() bool {
+			var asleep int
+			err := control.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE leader_pid = $1 AND wait_event = 'PgSleep'`,
+				pid).Scan(&asleep)
+			return err == nil && asleep == len(rows)
+		})
+		var got []int64
+		for _, plans := range plansOfWorkers(t, control, c, pid) {
+			if len(plans.Levels) == 0 || plans.Levels[0].Top == nil {
+				t.Errorf("no plan: %+v", plans)
+				continue
+			}
+			walkPlan(plans.Levels[0].Top, func(n *plan.Node) {
+				figures := map[string]any{}
+				for _, f := range n.Progress {
+					figures[f.Name] = f.Value
+				}
+				if n.Kind != "SeqScan" {
+					return
+				}
+				block, _ := figures["Scan Block"].(int64)
+				given, _ := figures["Scan Blocks Given"].(int64)
+				got = append(got, block)
+				// Version 18 reads ahead.
+				if ahead := given - blocks[1]; ahead < 0 || version < 18 && ahead > 0 || given > all ||
+					figures["Scan Blocks Total"] != all {
+					t.Errorf("rows %v in blocks %v of %d:\n%s", rows, blocks, all, plans.Levels[0].Text(true))
+				}
+			})
+		}
+		if slices.Sort(got); !slices.Equal(got, blocks) {
+			t.Errorf("rows %v are in the blocks %v, the plans have %v", rows, blocks, got)
+		}
+		if _, err := control.Exec(ctx, "SELECT pg_cancel_backend($1)", pid); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+	}
 }
 
 func compareProgress(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer, one progressCase) {

@@ -38,6 +38,6 @@ func plans(c cluster.Cluster, p *cluster.Program) []finding {
 	}
 	return []finding{{
 		absent, "plans", fmt.Sprintf("not yet compared with EXPLAIN for build-id %s, so the history has no plans. The worker does it at the "+
-			"first statement of some seconds, or when the server is quiet, unless it has --no-calibrate", build), hint,
+			"first statement of some seconds, when the server is quiet, or after an hour, unless it has --no-calibrate", build), hint,
 	}}
 }
