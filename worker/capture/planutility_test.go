@@ -3,10 +3,13 @@ package capture_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -56,6 +59,7 @@ func utilityProgress(t *testing.T, server *pgtest.Server, control *pgx.Conn) {
 			server.Exec(t, "CREATE INDEX IF NOT EXISTS u_f ON u (stays(id))") // the next commands evaluate it
 		}
 	}
+	t.Run("BASE_BACKUP", func(t *testing.T) { compareBaseBackup(t, server, control, reader) })
 }
 
 func compareUtility(t *testing.T, server *pgtest.Server, control *pgx.Conn, reader *state.Reader, view, sql string) {
@@ -80,7 +84,6 @@ func compareUtility(t *testing.T, server *pgtest.Server, control *pgx.Conn, read
 		done <- err
 	}()
 	pid := int(session.PgConn().PID())
-	query := "SELECT to_jsonb(v) - 'pid' - 'datid' - 'datname' FROM pg_stat_progress_" + view + " v WHERE pid = $1"
 	failure := ""
 	defer func() {
 		if failure != "" {
@@ -94,47 +97,8 @@ func compareUtility(t *testing.T, server *pgtest.Server, control *pgx.Conn, read
 			failure = fmt.Sprint("it does not wait: ", err)
 			return false
 		}
-		want := map[string]any{}
-		if err := control.QueryRow(ctx, query, pid).Scan(&want); err != nil {
-			failure = err.Error()
-			return false
-		}
-		m, err := reader.Read(state.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var report *plan.CommandReport
-		for i := range m.Sessions {
-			if s := &m.Sessions[i]; s.PID == pid {
-				report = plan.DescribeCommand(m.Version, s.Progress)
-			}
-		}
-		if report == nil || report.View != view {
-			failure = fmt.Sprintf("the report is %+v", report)
-			return false
-		}
-		got := map[string]any{"relid": float64(report.TargetOID)}
-		for _, c := range report.Columns {
-			got[c.Name] = c.Value
-			if n, ok := c.Value.(int64); ok {
-				got[c.Name] = float64(n)
-			}
-		}
-		failure = ""
-		for name, value := range want {
-			if value != nil && fmt.Sprint(got[name]) != fmt.Sprint(value) { // an oid is a text in JSON
-				failure += fmt.Sprintf("%s is %v, want %v\n", name, got[name], value)
-			}
-		}
-		for name := range got {
-			if want[name] == nil {
-				failure += name + " is not in the view\n"
-			}
-		}
-		if failure == "" {
-			t.Logf("%s: %v", sql, report.Columns)
-		}
-		return failure == "" && len(want) > 5
+		failure = differentProgress(t, control, reader, view, pid)
+		return failure == ""
 	})
 	if _, err := control.Exec(ctx, "SELECT pg_cancel_backend($1)", pid); err != nil {
 		t.Fatal(err)
@@ -142,5 +106,96 @@ func compareUtility(t *testing.T, server *pgtest.Server, control *pgx.Conn, read
 	<-done
 	if err := holder.Close(ctx); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// differentProgress compares the progress that a reader reports with that of a view, whose columns must be the same. It returns the
+// differences.
+func differentProgress(t *testing.T, control *pgx.Conn, reader *state.Reader, view string, pid int) (failure string) {
+	t.Helper()
+	query := "SELECT to_jsonb(v) - 'pid' - 'datid' - 'datname' FROM pg_stat_progress_" + view + " v WHERE pid = $1"
+	want := map[string]any{}
+	if err := control.QueryRow(t.Context(), query, pid).Scan(&want); err != nil {
+		return err.Error()
+	}
+	m, err := reader.Read(state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report *plan.CommandReport
+	for i := range m.Sessions {
+		if s := &m.Sessions[i]; s.PID == pid {
+			report = plan.DescribeCommand(m.Version, s.Progress)
+		}
+	}
+	if report == nil || report.View != view {
+		return fmt.Sprintf("the report is %+v", report)
+	}
+	got := map[string]any{}
+	if report.TargetOID != 0 {
+		got["relid"] = float64(report.TargetOID)
+	}
+	for _, c := range report.Columns {
+		got[c.Name] = c.Value
+		if n, ok := c.Value.(int64); ok {
+			got[c.Name] = float64(n)
+		}
+	}
+	for name, value := range want {
+		if value != nil && fmt.Sprint(got[name]) != fmt.Sprint(value) { // an oid is a text in JSON
+			failure += fmt.Sprintf("%s is %v, want %v\n", name, got[name], value)
+		}
+	}
+	for name := range got {
+		if want[name] == nil {
+			failure += name + " is not in the view\n"
+		}
+	}
+	if len(want) < 5 {
+		failure += fmt.Sprintf("the view has only %v\n", want)
+	}
+	if failure == "" {
+		t.Logf("%s: %v", view, report.Columns)
+	}
+	return failure
+}
+
+// compareBaseBackup reads a base backup in twenty steps. Between them the server waits until the client reads on.
+func compareBaseBackup(t *testing.T, server *pgtest.Server, control *pgx.Conn, reader *state.Reader) {
+	t.Helper()
+	const steps, step = 20, 1 << 20
+	conn, err := pgconn.Connect(t.Context(), server.DSN(server.User, "postgres")+" replication=database")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := int(conn.PID())
+	raw, err := conn.Hijack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Conn.Close() //nolint:errcheck // the backup is not wanted
+	command := "BASE_BACKUP (PROGRESS, CHECKPOINT 'fast')"
+	if strings.HasPrefix(raw.ParameterStatuses["server_version"], "14") {
+		command = "BASE_BACKUP PROGRESS FAST"
+	}
+	raw.Frontend.Send(&pgproto3.Query{String: command})
+	if err := raw.Frontend.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for range steps {
+		failure := ""
+		pgtest.Wait(t, "the same progress of the base backup", func() bool {
+			var waits bool
+			const waiting = "SELECT wait_event = 'ClientWrite' OR wait_event = 'WalSenderWriteData' FROM pg_stat_activity WHERE pid = $1"
+			if err := control.QueryRow(t.Context(), waiting, pid).Scan(&waits); err != nil || !waits {
+				failure = fmt.Sprint("it does not wait: ", err)
+				return false
+			}
+			failure = differentProgress(t, control, reader, "basebackup", pid)
+			return failure == ""
+		})
+		if _, err := io.CopyN(io.Discard, raw.Conn, step); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
