@@ -7,19 +7,32 @@ import (
 	"strings"
 )
 
-// Defined looks up the names among the defined dynamic symbols, and returns the link-time addresses of the names that
-// it finds. Nearly all images have a GNU hash table. With it, Defined reads only a few bytes for each name. For other
-// images it reads all of .dynsym. The errors are the same as for Symbols.
+// Defined is DefinedSymbols for callers that need only the link-time addresses of the symbols.
 func (m *Image) Defined(names ...string) (map[string]uint64, error) {
-	found := make(map[string]uint64, len(names))
+	symbols, err := m.DefinedSymbols(names...)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string]uint64, len(symbols))
+	for name, s := range symbols {
+		found[name] = s.Addr
+	}
+	return found, nil
+}
+
+// DefinedSymbols looks up the names among the defined dynamic symbols, and returns the symbols that it finds, by name. Nearly
+// all images have a GNU hash table. With it, DefinedSymbols reads only a few bytes for each name. For other images it reads all of
+// .dynsym. The errors are the same as for Symbols.
+func (m *Image) DefinedSymbols(names ...string) (map[string]Symbol, error) {
+	found := make(map[string]Symbol, len(names))
 	if t, ok := m.gnuHash(); ok {
 		for _, name := range names {
-			addr, err := t.find(name)
+			symbol, err := t.find(name)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s: %w", m.name, t.hash.name, err)
 			}
-			if addr != 0 {
-				found[name] = addr
+			if symbol.Addr != 0 {
+				found[name] = symbol
 			}
 		}
 		return found, nil
@@ -33,8 +46,9 @@ func (m *Image) Defined(names ...string) (map[string]uint64, error) {
 		return nil, err
 	}
 	for s := range symbols {
-		if wanted[s.Name] && s.Addr != 0 && s.Section != elf.SHN_UNDEF && found[s.Name] == 0 {
-			found[strings.Clone(s.Name)] = s.Addr
+		if wanted[s.Name] && s.Addr != 0 && s.Section != elf.SHN_UNDEF && found[s.Name].Addr == 0 {
+			s.Name = strings.Clone(s.Name)
+			found[s.Name] = s
 		}
 	}
 	return found, nil
@@ -82,8 +96,8 @@ func (m *Image) gnuHash() (gnuHash, bool) {
 	return t, t.buckets > 0
 }
 
-// find returns the address of a symbol, or 0 if there is no symbol of that name.
-func (t *gnuHash) find(name string) (uint64, error) {
+// find returns the symbol of a name, or a Symbol with the address 0 if there is none.
+func (t *gnuHash) find(name string) (Symbol, error) {
 	hash := uint32(5381)
 	for i := range len(name) {
 		hash = hash*33 + uint32(name[i])
@@ -95,35 +109,36 @@ func (t *gnuHash) find(name string) (uint64, error) {
 			break
 		}
 		if value|1 == hash|1 {
-			addr, err := t.symbol(at, name)
-			if addr != 0 || err != nil {
-				return addr, err
+			symbol, err := t.symbol(at, name)
+			if symbol.Addr != 0 || err != nil {
+				return symbol, err
 			}
 		}
 		if value&1 != 0 {
 			break
 		}
 	}
-	return 0, err
+	return Symbol{}, err
 }
 
-// symbol returns the address of the symbol at an index if it has that name, else 0.
-func (t *gnuHash) symbol(at uint64, name string) (uint64, error) {
+// symbol returns the symbol at an index if it has that name, else a Symbol with the address 0.
+func (t *gnuHash) symbol(at uint64, name string) (Symbol, error) {
 	size := uint64(t.m.layout.pick(24, 16))
 	p, err := t.m.within(t.symbols, at*size, size)
 	if err != nil {
-		return 0, err
+		return Symbol{}, err
 	}
 	begin := uint64(t.m.layout.order.Uint32(p))
 	text, err := t.m.within(t.names, begin, uint64(len(name))+1)
 	if errors.Is(err, ErrMalformed) {
-		return 0, nil // the symbol's name is shorter and ends with the section
+		return Symbol{}, nil // the symbol's name is shorter and ends with the section
 	}
 	s, _ := t.m.layout.parseSymbol(p, "")
 	if err != nil || string(text) != name+"\x00" || s.Section == elf.SHN_UNDEF {
-		return 0, err
+		return Symbol{}, err
 	}
-	return s.Addr, nil
+	s.Name = name
+	return s, nil
 }
 
 func (t *gnuHash) word(off uint64) (uint32, error) {

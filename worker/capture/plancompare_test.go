@@ -302,6 +302,9 @@ func holding(
 	if ended == nil {
 		plans, err = c.Plans(ctx, process.Target{PID: pid, UID: -1}, false)
 		otherLayouts(t, c, pid)
+		if err == nil {
+			withoutStarts(t, c, pid, plans.Levels)
+		}
 		workers = plansOfWorkers(t, control, c, pid)
 	} else {
 		err = ended

@@ -203,7 +203,7 @@ func (c *Capturer) planLook(
 	if recognised == nil {
 		return nil, fmt.Errorf("process %d: %w", target.PID, ErrNotPostgres)
 	}
-	functions, err := server.module.Image.Defined(plan.Functions()...)
+	functions, err := server.module.Image.DefinedSymbols(plan.Functions()...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", server.module.Name, err)
 	}
@@ -211,10 +211,11 @@ func (c *Capturer) planLook(
 		Major: recognised.Major, Functions: map[string]uint64{},
 		X86: c.arch.Instructions == arch.X86, A64: c.arch.Instructions == arch.A64,
 	}
-	for name, addr := range functions {
-		if addr != 0 {
-			out.Functions[name] = addr + server.bias
-		}
+	var exported []plan.Range
+	for name, symbol := range functions {
+		start := symbol.Addr + server.bias
+		out.Functions[name] = start
+		exported = append(exported, plan.Range{Start: start, End: start + symbol.Size})
 	}
 	for _, m := range snap.Maps {
 		switch {
@@ -228,6 +229,7 @@ func (c *Capturer) planLook(
 	}
 	look := &planLook{stack: out, engine: snap.Engine, build: server.module.Image.BuildID(), pause: snap.Pause}
 	look.generated = c.walkGenerated(out, snap, space, generated)
+	addStarts(out.Frames, exported)
 	copies := [][]snapshot.Stack{snap.Blocks}
 	if snap.Engine != snapshot.EngineStop { // with a stop, Found has only the descriptions of generated code
 		copies = append(copies, snap.Found)
@@ -242,6 +244,23 @@ func (c *Capturer) planLook(
 	}
 	slices.SortFunc(look.copies, func(a, b plan.Copy) int { return cmp.Compare(a.Address, b.Address) })
 	return look, nil
+}
+
+// addStarts adds the starts and ends of exported functions to the frames of programs without call frame information. Some builds
+// for aarch64 have none.
+func addStarts(frames []plan.Frame, exported []plan.Range) {
+	for i := range frames {
+		f := &frames[i]
+		pc := f.PC
+		if !f.Exact {
+			pc-- // a call that does not return may be the last instruction
+		}
+		for _, r := range exported {
+			if f.Start == 0 && r.Start <= pc && pc < r.End {
+				f.Start, f.End = r.Start, r.End
+			}
+		}
+	}
 }
 
 // programOf returns the facts about a server process. On a busy host the first read of its program takes some time. The

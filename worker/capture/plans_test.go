@@ -3,6 +3,8 @@ package capture_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/pg/plan"
 )
 
 // plansSetup makes tables, and a function that waits for an advisory lock. The cost of the function makes the planner
@@ -170,4 +173,55 @@ func otherLayouts(t *testing.T, c *capture.Capturer, pid int) {
 			}
 		}
 	}
+}
+
+// withoutStarts: without call frame information only the starts of exported functions are known. The trees are the same, and the mark
+// is at the node that runs, or above it with a note that it may be below.
+func withoutStarts(t *testing.T, c *capture.Capturer, pid int, want []*plan.Level) {
+	t.Helper()
+	stack, err := c.PlanStack(t.Context(), process.Target{PID: pid, UID: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exported := slices.Collect(maps.Values(stack.Functions))
+	for i := range stack.Frames {
+		if f := &stack.Frames[i]; !slices.Contains(exported, f.Start) {
+			f.Start, f.End = 0, 0
+		}
+	}
+	levels, err := capture.ReadPlans(pid, stack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(levels) != len(want) {
+		t.Errorf("without call frame information: %d levels, not %d", len(levels), len(want))
+		return
+	}
+	for i, l := range levels {
+		if (l.Top == nil) != (want[i].Top == nil) || l.Top != nil && l.Text(false) != want[i].Text(false) {
+			t.Errorf("without call frame information:\n%s\nwith it:\n%s", l.Text(true), want[i].Text(true))
+			continue
+		}
+		if l.Top == nil {
+			continue
+		}
+		marked := false
+		walkPlan(l.Top, func(n *plan.Node) { marked = marked || n.Running })
+		if marked && !markedAbove(l.Top, want[i].Top) {
+			t.Errorf("without call frame information:\n%s\nwith it:\n%s", l.Text(true), want[i].Text(true))
+		}
+	}
+}
+
+// markedAbove reports whether the running node of one tree is at the place of that of the other tree, or above it.
+func markedAbove(one, other *plan.Node) bool {
+	if one.Running {
+		return other.Running && one.Below == other.Below || one.Below && other.Active
+	}
+	for i := range one.Children {
+		if markedAbove(one.Children[i], other.Children[i]) {
+			return true
+		}
+	}
+	return false
 }

@@ -15,6 +15,8 @@ const (
 	a64MoveMask   = 0xffe0ffff
 	a64BranchMask = 0x1c000000 // all branches, calls and system instructions have the value a64Branch
 	a64Branch     = 0x14000000
+	a64Link       = 30 // the register with the return address
+	a64Stack      = 31 // the stack pointer as a base
 )
 
 // callsNodeA64 is callsNode for aarch64. pc is the return address in the frame.
@@ -33,9 +35,8 @@ func (r *reader) callsNodeA64(pc uint64) bool {
 	if last&a64CallMask != a64Call {
 		return false
 	}
-	const unused = 6
-	distance := int64(int32(last<<unused)>>unused) * a64Length       // signed, of 26 bits
-	return r.isExecProcNodeA64(pc-a64Length+uint64(distance), field) // a negative distance wraps
+	target, _ := branchTargetA64(pc-a64Length, last)
+	return r.isExecProcNodeA64(target, field)
 }
 
 // isExecProcNodeA64 reports whether the function at addr is ExecProcNode, which jumps to the address in the given field
@@ -91,4 +92,65 @@ func passesItself(words []uint32, target, field uint32) bool {
 		}
 	}
 	return false
+}
+
+// directA64 returns the function that a frame calls directly (bl). is is false if the frame makes no such call.
+func (r *reader) directA64(f Frame) (target uint64, is bool) {
+	var c [a64Length]byte
+	at := f.PC - a64Length
+	if f.Exact || !r.stack.A64 || f.PC%a64Length != 0 || !within(r.stack.Code, at) || !r.read(at, c[:]) {
+		return 0, false
+	}
+	return branchTargetA64(at, binary.LittleEndian.Uint32(c[:]))
+}
+
+// branchTargetA64 returns the address to which the instruction at an address branches, if it is a bl.
+func branchTargetA64(at uint64, w uint32) (target uint64, is bool) {
+	const unused = 6
+	distance := int64(int32(w<<unused)>>unused) * a64Length // signed, of 26 bits
+	return at + uint64(distance), w&a64CallMask == a64Call  // a negative distance wraps
+}
+
+// holdsA64 reports whether the function at start contains the return address pc. The function that contains pc has made a call, so
+// it has stored its own return address (x30) before. If the only such store between start and pc is in the code with which the
+// function at start begins, no other function begins in between.
+func (r *reader) holdsA64(start, pc uint64) bool {
+	const most = 16 << 10 // bytes of a function that are searched
+	if start%a64Length != 0 || pc%a64Length != 0 || pc-start > most || !within(r.stack.Code, start) {
+		return false
+	}
+	c := make([]byte, pc-start)
+	if !r.read(start, c) {
+		return false
+	}
+	stores, straight := 0, true
+	for _, w := range wordsA64(c) {
+		switch {
+		case storesLink(w):
+			if !straight {
+				return false
+			}
+			stores++
+		case w&a64BranchMask == a64Branch && !hintA64(w):
+			straight = false
+		}
+	}
+	return stores == 1
+}
+
+// hintA64 reports whether an instruction is a hint, such as bti or paciasp, with which functions begin.
+func hintA64(w uint32) bool { return w&0xfffff01f == 0xd503201f }
+
+// storesLink reports whether an instruction stores x30 in the stack: str, or stp as the second register.
+func storesLink(w uint32) bool {
+	if w>>5&0x1f != a64Stack {
+		return false
+	}
+	switch w & 0xffc00000 {
+	case 0xa9800000, 0xa9000000: // stp with and without write-back, 8 bytes each
+		return w>>10&0x1f == a64Link || w&0x1f == a64Link
+	case 0xf9000000: // str with an offset
+		return w&0x1f == a64Link
+	}
+	return w&0xffe00c00 == 0xf8000c00 && w&0x1f == a64Link // str with write-back
 }

@@ -53,7 +53,7 @@ func (r *reader) follow(l *Level, inner int) {
 			below = true
 			break
 		}
-		seen = seen || current != nil && r.stack.Frames[k].Start == current.function
+		seen = seen || current != nil && r.start(l, k) == current.function
 		next, known, step := r.step(l, current, k)
 		switch {
 		case !step:
@@ -129,9 +129,9 @@ func (r *reader) mayCall(l *Level, current *Node, k int, seen bool, functions ma
 	if k == 0 {
 		return false
 	}
-	start := r.stack.Frames[k-1].Start
+	start := r.start(l, k-1)
 	if current == nil {
-		return functions[start]
+		return functions[start] || start == 0 && r.calledMay(k, functions)
 	}
 	nodes := r.callees(l, current, k)
 	if len(nodes) == 0 || !seen && start == current.function {
@@ -147,6 +147,9 @@ func (r *reader) calledMay(k int, functions map[uint64]bool) bool {
 	const direct, before, moveLength = 5, 64, 4
 	f := r.stack.Frames[k]
 	var c [before]byte
+	if target, is := r.directA64(f); is {
+		return functions[target]
+	}
 	if f.Exact || !r.stack.X86 || !within(r.stack.Code, f.PC) || !r.read(f.PC-before, c[:]) {
 		return false
 	}
@@ -277,9 +280,12 @@ func (r *reader) callees(l *Level, current *Node, k int) []*Node {
 
 // ofFunction returns those of the nodes whose function runs in frame k. If there are none, a node's function may have
 // ended with a jump to the function in frame k. Then ofFunction returns all nodes, but nil if another node of the tree
-// has that function.
+// has that function, or if it is not known which function runs.
 func (r *reader) ofFunction(l *Level, nodes []*Node, k int) []*Node {
-	start := r.stack.Frames[k].Start
+	start := r.start(l, k)
+	if start == 0 {
+		return nil
+	}
 	var out []*Node
 	for _, n := range nodes {
 		if n.function == start {
@@ -295,6 +301,25 @@ func (r *reader) ofFunction(l *Level, nodes []*Node, k int) []*Node {
 		}
 	}
 	return nodes
+}
+
+// start returns the address of the function that runs in frame k, 0 if it is not known. In programs without call frame
+// information these are functions of nodes of the level, as far as their code proves it.
+func (r *reader) start(l *Level, k int) uint64 {
+	f := &r.stack.Frames[k]
+	if f.Start != 0 || f.Exact || !r.stack.A64 {
+		return f.Start
+	}
+	nearest := uint64(0)
+	for _, n := range l.nodes {
+		if n.function < f.PC && n.function > nearest {
+			nearest = n.function
+		}
+	}
+	if nearest != 0 && r.holdsA64(nearest, f.PC) {
+		return nearest
+	}
+	return 0
 }
 
 // choose returns the only node. If there are several nodes, it returns the node whose address a register of frame k
