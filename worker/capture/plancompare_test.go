@@ -300,7 +300,7 @@ func holding(
 		return err == nil && waits && failed == nil && stat.State == 'S'
 	})
 	if ended == nil {
-		plans, err = c.Plans(ctx, process.Target{PID: pid, UID: -1}, false)
+		plans, err = patientPlans(t, c, pid)
 		otherLayouts(t, c, pid)
 		if err == nil {
 			withoutStarts(t, c, pid, plans.Levels)
@@ -315,6 +315,17 @@ func holding(
 	return plans, workers, err, ended
 }
 
+// patientPlans reads the plans of a process that waits. It repeats what a machine without a free processor did not do within the
+// limits of a request.
+func patientPlans(t *testing.T, c *capture.Capturer, pid int) (plans *capture.Plans, err error) {
+	t.Helper()
+	pgtest.Wait(t, "a read of the plans in time", func() bool {
+		plans, err = c.Plans(context.Background(), process.Target{PID: pid, UID: -1}, false)
+		return !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, process.ErrUnreachable)
+	})
+	return plans, err
+}
+
 // plansOfWorkers returns the plans of the parallel workers that sleep in their plan.
 func plansOfWorkers(t *testing.T, control *pgx.Conn, c *capture.Capturer, leader int) (out []*capture.Plans) {
 	t.Helper()
@@ -324,7 +335,7 @@ func plansOfWorkers(t *testing.T, control *pgx.Conn, c *capture.Capturer, leader
 		t.Fatal(err)
 	}
 	for _, pid := range pids {
-		plans, err := c.Plans(context.Background(), process.Target{PID: pid, UID: -1}, false)
+		plans, err := patientPlans(t, c, pid)
 		if err != nil {
 			t.Fatal(err)
 		}
