@@ -423,6 +423,11 @@ var conditions = []condition{
 		hint: "See the log of the worker.", elsewhere: "spool: TestPanic",
 	},
 	{
+		name: "another role's plan", level: fault, state: "42501", message: "permission denied to get the plan of process %d",
+		detail: "Only roles that see the query of this process in pg_stat_activity may see its plan.",
+		hint:   "An administrator can grant pg_read_all_stats, with which a role sees the queries of all processes.",
+	},
+	{
 		name: "large answer", level: fault, state: "54000", message: "the answer is larger than %d bytes",
 		hint: "Ask for fewer frames.", elsewhere: "spool: TestEncode; the text of a stack is cut before",
 	},

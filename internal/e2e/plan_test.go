@@ -11,16 +11,16 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// TestRunningPlan checks that SQL shows the plan of another session's statement as text and as JSON, to the roles that may
-// have the session's backtrace.
+// TestRunningPlan checks that SQL shows the plan of another session's statement as text and as JSON, to the roles that see the
+// session's query in pg_stat_activity.
 func TestRunningPlan(t *testing.T) {
 	t.Parallel()
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		s := start(t, binDir, pgtest.Options{})
 		s.work(t)
 		boss := s.connect(t, s.User, "postgres")
-		boss.run(t, `CREATE ROLE planner LOGIN; CREATE ROLE other LOGIN;
-			GRANT EXECUTE ON FUNCTION pg_get_running_plan(int, text) TO planner, other;
+		boss.run(t, `CREATE ROLE planner LOGIN; CREATE ROLE other LOGIN; CREATE ROLE reads LOGIN; GRANT pg_monitor TO reads;
+			GRANT EXECUTE ON FUNCTION pg_get_running_plan(int, text) TO planner, other, reads;
 			CREATE TABLE planned AS SELECT 1 AS a; GRANT SELECT ON planned TO planner`)
 		target := s.Connect(t, "planner", "postgres")
 		pid := int(target.PgConn().PID())
@@ -34,7 +34,7 @@ func TestRunningPlan(t *testing.T) {
 			err := boss.QueryRow(t.Context(), "SELECT wait_event FROM pg_stat_activity WHERE pid = $1", pid).Scan(&event)
 			return err == nil && event != nil && *event == "PgSleep"
 		})
-		for _, role := range []string{s.User, "planner"} {
+		for _, role := range []string{s.User, "planner", "reads"} {
 			c := s.connect(t, role, "postgres")
 			text := c.text(t, "SELECT pg_get_running_plan($1)", pid)
 			if !strings.Contains(text, "SELECT pg_sleep(600) FROM planned") || !strings.Contains(text, "Seq Scan on planned") {

@@ -1,6 +1,9 @@
 package authz
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Caller is the caller's role: current_user at the time of the call, which package spool has verified.
 type Caller struct {
@@ -18,6 +21,7 @@ type Facts struct {
 	RoleSuperuser   bool
 	HasPrivileges   bool   // the caller has the privileges of Role, as has_privs_of_role says
 	BackendType     string // pg_stat_activity.backend_type; empty when the worker's role may not see it
+	ReadsQueries    bool   // the caller has the privileges of pg_read_all_stats: pg_stat_activity shows it the query of every process
 }
 
 // Values of pg_stat_activity.backend_type that decide the wording of a refusal.
@@ -55,6 +59,22 @@ func Decide(caller Caller, pid int, facts Facts) error {
 	default:
 		return nil
 	}
+}
+
+// DecidePlan returns nil if the caller may see the plan that the process pid executes, and a *Denied if not. The rule is that of the
+// column query of pg_stat_activity: the privileges of the process's role, or of pg_read_all_stats.
+func DecidePlan(caller Caller, pid int, facts Facts) error {
+	err := Decide(caller, pid, facts)
+	if err == nil || facts.CallerExists && facts.Found && facts.ReadsQueries {
+		return nil
+	}
+	var d *Denied
+	if errors.As(err, &d) && facts.CallerExists {
+		d.Message = fmt.Sprintf("permission denied to get the plan of process %d", pid)
+		d.Detail = "Only roles that see the query of this process in pg_stat_activity may see its plan."
+		d.Hint = "An administrator can grant pg_read_all_stats, with which a role sees the queries of all processes."
+	}
+	return err
 }
 
 // withoutRole returns words for the kind of a process that runs for no role.

@@ -98,3 +98,34 @@ func check(t *testing.T, err error, detail string) {
 		t.Errorf("detail %q, want one with %q", d.Detail, detail)
 	}
 }
+
+// TestDecidePlan: a plan is for those who see the query of the process in pg_stat_activity.
+func TestDecidePlan(t *testing.T) {
+	caller := Caller{OID: 20}
+	own := Facts{CallerExists: true, Found: true, Role: 20, RoleExists: true, HasPrivileges: true}
+	other, gone, unlisted := own, own, own
+	other.HasPrivileges, other.RoleSuperuser = false, true
+	gone.CallerExists, unlisted.Found = false, false
+	reads := func(f Facts) Facts { f.ReadsQueries = true; return f }
+	for name, c := range map[string]struct {
+		facts Facts
+		want  string
+	}{
+		"own":                    {own, ""},
+		"a superuser's":          {other, "permission denied to get the plan of process 4711"},
+		"a superuser's, reader":  {reads(other), ""},
+		"the reader is gone":     {reads(gone), "permission denied to get backtrace of process 4711"},
+		"reader, no such entry":  {reads(unlisted), "permission denied to get the plan of process 4711"},
+		"auxiliary":              {Facts{CallerExists: true, Found: true}, "permission denied to get the plan of process 4711"},
+		"auxiliary, for readers": {reads(Facts{CallerExists: true, Found: true}), ""},
+	} {
+		got := ""
+		var d *Denied
+		if err := DecidePlan(caller, 4711, c.facts); errors.As(err, &d) {
+			got = d.Message
+		}
+		if got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

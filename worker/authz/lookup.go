@@ -46,7 +46,8 @@ SELECT asked.nr::pg_catalog.int4, c.oid IS NOT NULL,
        r.oid IS NOT NULL,
        coalesce(r.rolsuper, false),
        coalesce(pg_catalog.pg_has_role(c.oid, r.oid, 'USAGE'), false),
-       coalesce(a.backend_type, '')
+       coalesce(a.backend_type, ''),
+       coalesce(pg_catalog.pg_has_role(c.oid, 'pg_read_all_stats', 'USAGE'), false)
 FROM %s AS asked (pid, caller, nr)
 LEFT JOIN pg_catalog.pg_roles AS c ON c.oid = asked.caller
 LEFT JOIN pg_catalog.pg_stat_get_activity(%s) AS a ON a.pid = asked.pid
@@ -118,7 +119,7 @@ func statement(ctx context.Context, server Querier, pids []int32, callers []uint
 		var f Facts
 		_, err = pgx.ForEachRow(rows, []any{
 			&nr, &f.CallerExists, &f.CallerSuperuser, &f.Found, &f.Role,
-			&f.RoleExists, &f.RoleSuperuser, &f.HasPrivileges, &f.BackendType,
+			&f.RoleExists, &f.RoleSuperuser, &f.HasPrivileges, &f.BackendType, &f.ReadsQueries,
 		}, func() error {
 			all[nr-1] = f
 			return nil

@@ -21,6 +21,15 @@ type Policy struct {
 // verified that the process belongs to the cluster (see the package comment). For superusers Allow does not query the
 // server, so it works even if the worker cannot connect.
 func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
+	return p.allow(ctx, caller, pid, Decide)
+}
+
+// AllowPlan is Allow for the plan that the process executes; see DecidePlan.
+func (p *Policy) AllowPlan(ctx context.Context, caller Caller, pid int) error {
+	return p.allow(ctx, caller, pid, DecidePlan)
+}
+
+func (p *Policy) allow(ctx context.Context, caller Caller, pid int, decide func(Caller, int, Facts) error) error {
 	if caller.Superuser {
 		return nil
 	}
@@ -28,7 +37,7 @@ func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 	if err != nil {
 		return unchecked(pid, err)
 	}
-	return Decide(caller, pid, facts)
+	return decide(caller, pid, facts)
 }
 
 // AllowAll decides for several processes with one query, and returns the refusals by pid. Processes without an entry in

@@ -42,8 +42,8 @@ func registerPlan(name string) struct{} { //nolint:unparam // for variables of t
 // hiddenLevel is the reason that the caller sees in place of the plan of an inner statement.
 const hiddenLevel = "a statement of a function: not shown to this role"
 
-// answerPlan answers with the plan as text or as a JSON document. The caller needs the right to get the process's
-// backtrace.
+// answerPlan answers with the plan as text or as a JSON document. The caller needs the right to see
+// the process's query; see authz.DecidePlan.
 func (s *Service) answerPlan(ctx context.Context, c call) spool.Answer {
 	req := c.Request
 	text, err := s.runningPlan(ctx, req)
@@ -76,7 +76,7 @@ func (s *Service) runningPlan(ctx context.Context, req spool.Request) (string, e
 		return "", err
 	}
 	defer target.Held.Release()
-	if err := s.permit().Allow(ctx, caller(req), pid); err != nil {
+	if err := s.permit().AllowPlan(ctx, caller(req), pid); err != nil {
 		return "", refusal(err, target, endsIn)
 	}
 	r := &runningplan.Reader{Capturer: s.cfg.Capturer, Proof: func(build string, major int) *plan.Proof {
