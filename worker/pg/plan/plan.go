@@ -62,7 +62,7 @@ type Stack struct {
 // Functions returns the names of the functions whose addresses a Stack has. Every server exports them.
 func Functions() []string {
 	return []string{executorRun, executorFinish, setParamPlan, evalPlanQual, evalPlanQualNext, multiExec + "Hash",
-		multiExec + "BitmapIndexScan", multiExec + "BitmapAnd", multiExec + "BitmapOr"}
+		multiExec + "BitmapIndexScan", multiExec + "BitmapAnd", multiExec + "BitmapOr", execScan}
 }
 
 const (
@@ -72,6 +72,9 @@ const (
 	evalPlanQual     = "EvalPlanQual"
 	evalPlanQualNext = "EvalPlanQualNext"
 	multiExec        = "MultiExec"
+	// execScan is the function to which the functions of most scans jump. Without call frame information a frame in it would be
+	// in an unknown function.
+	execScan = "ExecScan"
 )
 
 // Level is a statement that runs. The outermost level comes first.
