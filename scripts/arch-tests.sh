@@ -30,7 +30,7 @@ test_program() {
 arch_tests() {
 	local machine=$1 dir=$2/check goarch=${GOARCH_OF[$1]} package program chain=-fno-omit-frame-pointer
 	need_libc "$machine"
-	for package in ptrace ptrace/measure/clusterbpf ptrace/measure/waits worker/capture worker/measure/waitevent worker/measure/runningplan; do
+	for package in ptrace ptrace/measure/clusterbpf ptrace/measure/waits worker/capture worker/measure/waitevent; do
 		arch_test_binary "$goarch" "$dir" "$package"
 	done
 	mkdir "$dir/doc"
@@ -155,7 +155,6 @@ arch_tests_script() {
 (cd /check/worker/measure/waitevent && ./tests -test.v -test.timeout 40m) || status=1
 (cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestReturnProbes$') || status=1
 (cd /check/worker/capture && ./tests -test.v -test.timeout 40m -test.run '^TestPlans$/.*/^(statements|trigger|nested|deep)$') || status=1
-(cd /check/worker/measure/runningplan && ./tests -test.v -test.timeout 40m -test.run '^TestCalibration') || status=1
 (cd /check/worker/capture && PGSB_STEPS=150 ./tests -test.v -test.timeout 40m -test.run '^TestEveryInstructionOfBackends$') || status=1
 (cd /check/worker/capture && PGSB_STEPS=1500 ./tests -test.v -test.timeout 40m -test.run '^TestEveryInstruction(Around)?$') || status=1
 SCRIPT

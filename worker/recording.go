@@ -104,7 +104,6 @@ func (w *Worker) record(ctx context.Context) {
 		w.log.Info().Msg("no history is recorded; to record it, give a directory with --record-dir")
 		return
 	}
-	w.log.Info().Str("directory", c.Dir).Dur("period_ms", c.Period).Str("query_text", c.Texts).Msg("recording the history")
 	o := recorder.Options{
 		Store:   store.Options{Dir: c.Dir, Keep: c.Keep, Size: c.Size, MinFree: c.MinFree, Shared: c.Shared},
 		DataDir: w.server().DataDir, Server: w.current, Period: c.Period, Texts: recorder.Texts(c.Texts), Redact: c.Redact,

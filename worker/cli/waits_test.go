@@ -34,6 +34,7 @@ func TestWaitsRefuses(t *testing.T) {
 		"--query-id 5 --method sampled":   "--query-id needs the method exact or blocked",
 		"--user a --trace 5":              "go together neither with --stacks nor with --trace",
 		"--database a --stacks 1/2":       "go together neither with --stacks nor with --trace",
+		"--type IPS 1":                    `there is no type "IPS"; the types are Activity, Buffer, BufferPin, Client`,
 		"--method watchpoint 1":           "--method must be auto, exact, blocked or sampled",
 	} {
 		var stdout, stderr strings.Builder

@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/levels"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
@@ -126,6 +127,9 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 	if err := f.waitsFilter.check(f.method, args); err != nil {
 		return nil, err
 	}
+	if err := f.checkTypes(); err != nil {
+		return nil, err
+	}
 	switch {
 	case f.stacks == "" && !slices.Contains([]string{console.FormatText, console.FormatJSON, console.FormatCSV}, f.format):
 		return nil, fmt.Errorf("--format must be text, json or csv, not %q", f.format)
@@ -147,6 +151,20 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 		return nil, console.ErrBoth
 	}
 	return console.ProcessIDs(args)
+}
+
+// checkTypes replaces the types by the words of the server, which differ at most in their case. Events are not checked: extensions
+// have their own.
+func (f *waitsFlags) checkTypes() error {
+	all := levels.WaitTypes()
+	for i, name := range f.types {
+		at := slices.IndexFunc(all, func(one string) bool { return strings.EqualFold(one, name) })
+		if at < 0 {
+			return fmt.Errorf("--type: there is no type %q; the types are %s", name, strings.Join(all, ", "))
+		}
+		f.types[i] = all[at]
+	}
+	return nil
 }
 
 // cluster finds the server by -D or by the process ids.

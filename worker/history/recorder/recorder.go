@@ -100,13 +100,14 @@ type Recorder struct {
 	texts     map[string]string      // normalized texts of the last sweep
 	last      time.Time              // of the last sweep
 	cost      meter
-	slots     int             // of connections
-	waited    time.Duration   // of this thread for a processor
-	throttled time.Duration   // of the last sweep: a quota did not let it run
+	slots     int             // connection slots for ordinary roles; 0: not known
+	waited    time.Duration   // time for which this thread has waited for a processor, since its start
+	throttled time.Duration   // time in the last sweep for which a CPU quota stopped the worker
 	stacks    *stackTaker     // nil: no stacks
 	statuses  statuses        // of processes
 	told      map[string]bool // kinds of errors that were logged since recording worked
 	good      int             // sweeps on disk since the last error
+	began     bool            // the log says that recording works
 }
 
 // identity identifies a session of the server.
@@ -228,7 +229,7 @@ func (r *Recorder) forget() {
 	}
 }
 
-// report logs each kind of error once. It logs that recording works again after some sweeps: on a disk that is nearly full, sweeps
+// report logs the first success, and each kind of error once. It logs that recording works again after some sweeps: on a disk that is nearly full, sweeps
 // fail and succeed by turns.
 func (r *Recorder) report(err error) {
 	log := r.o.Log.With().Str("directory", r.o.Store.Dir).Logger()
@@ -240,14 +241,21 @@ func (r *Recorder) report(err error) {
 			r.told[text] = true
 			log.Error().Err(err).Msg("history is not recorded")
 		}
+	case !r.began && len(r.told) == 0:
+		r.began = true
+		log.Info().Dur("period_ms", r.o.Period).Str("query_text", string(r.o.Texts)).Msg("history is recorded")
 	case len(r.told) > 0:
 		if r.good++; r.good >= steady {
 			clear(r.told)
+			r.began = true
 			_, lost, _ := r.o.Progress.Figures()
 			log.Info().Uint64("lost_sweeps", lost).Msg("history is recorded")
 		}
 	}
 }
+
+// notTold is no text of an error: the first success is logged, too.
+const notTold = "\x00"
 
 // kind returns the text of an error without figures, which may differ each time, such as the free space.
 func kind(err error) string {

@@ -3,6 +3,8 @@ package levels
 import (
 	"embed"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -31,6 +33,17 @@ func waitClass(major int, number uint32) string {
 		return "Buffer"
 	}
 	return waitClasses[number]
+}
+
+// WaitTypes returns the types of wait events of all versions, in alphabetical order: LWLock, IO and others.
+func WaitTypes() []string {
+	types := map[string]bool{}
+	for number := range waitClasses {
+		for _, major := range []int{14, 19} {
+			types[waitClass(major, number)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(types))
 }
 
 // waitEvents returns the names of a version's wait events, by number.
