@@ -264,7 +264,7 @@ var conditions = []condition{
 		"fault: TestOf; the worker becomes the server's user, or does not start"),
 	refusal("other namespace", "Run the worker in the user namespace of the process.",
 		"fault: TestOf; a worker that does not share the server's namespaces does not start"),
-	refusal("kernel thread", "A kernel thread has no user stack; see /proc/PID/stack.",
+	refusal("kernel thread", "Root can read its kernel stack in /proc/PID/stack.",
 		"fault: TestOf, for the command line: SQL asks for children of the postmaster only"),
 	refusal("hidden", "Mount /proc without hidepid for the worker, or run it as the server's operating system user.",
 		"fault: TestOf; nothing hides a user's own processes"),

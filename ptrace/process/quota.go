@@ -43,7 +43,7 @@ func Throttled() (most time.Duration) {
 			return 0
 		}
 		ownGroups.text, ownGroups.files = text, nil
-		eachGroup(text, string(mounts), func(dir string, _ bool) {
+		eachGroup(text, string(mounts), controllerCPU, func(dir string, _ bool) {
 			ownGroups.files = append(ownGroups.files, dir+"/cpu.stat")
 		})
 	}
@@ -81,7 +81,7 @@ func throttledOf(text string) time.Duration {
 // quota returns the smallest quota of the groups and their ancestors. groups and mounts are the texts of
 // /proc/self/cgroup and /proc/self/mountinfo.
 func quota(groups, mounts string, read func(name string) string) (least float64) {
-	eachGroup(groups, mounts, func(dir string, second bool) {
+	eachGroup(groups, mounts, controllerCPU, func(dir string, second bool) {
 		if q := quotaOf(dir, second, read); q > 0 && (least == 0 || q < least) {
 			least = q
 		}
@@ -89,9 +89,15 @@ func quota(groups, mounts string, read func(name string) string) (least float64)
 	return least
 }
 
-// eachGroup calls f for the directories of the groups and their ancestors. The argument second of f is true for control
-// groups of version 2.
-func eachGroup(groups, mounts string, f func(dir string, second bool)) {
+// The controllers of control groups of version 1.
+const (
+	controllerCPU    = "cpu"
+	controllerMemory = "memory"
+)
+
+// eachGroup calls f for the directories of the groups of a controller and their ancestors. The argument second of f is true for
+// control groups of version 2.
+func eachGroup(groups, mounts, controller string, f func(dir string, second bool)) {
 	for line := range strings.Lines(groups) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(fields) != 3 {
@@ -99,15 +105,15 @@ func eachGroup(groups, mounts string, f func(dir string, second bool)) {
 		}
 		controllers, group := fields[1], fields[2]
 		second := controllers == ""
-		if !second && !slices.Contains(strings.Split(controllers, ","), "cpu") {
+		if !second && !slices.Contains(strings.Split(controllers, ","), controller) {
 			continue
 		}
-		root, point := mountPoint(mounts, second)
+		root, point := mountPoint(mounts, controller, second)
 		if point == "" {
 			continue
 		}
 		below, ok := strings.CutPrefix(group, strings.TrimSuffix(root, "/"))
-		if !ok || below != "" && below[0] != '/' {
+		if !ok || below != "" && below[0] != '/' || strings.HasPrefix(below, "/..") {
 			below = "" // the path of another namespace
 		}
 		for dir := path.Join(point, below); ; dir = path.Dir(dir) {
@@ -119,9 +125,9 @@ func eachGroup(groups, mounts string, f func(dir string, second bool)) {
 	}
 }
 
-// mountPoint returns where the hierarchy with the quotas is mounted (point), and which of its groups is the root of
+// mountPoint returns where the hierarchy with the controller is mounted (point), and which of its groups is the root of
 // this mount (root). The parameter second is true for control groups of version 2.
-func mountPoint(mounts string, second bool) (root, point string) {
+func mountPoint(mounts, controller string, second bool) (root, point string) {
 	const (
 		rootField, pointField           = 3, 4
 		typeField, superField, minAfter = 0, 2, 3
@@ -133,7 +139,7 @@ func mountPoint(mounts string, second bool) (root, point string) {
 			continue
 		}
 		if second && g[typeField] == "cgroup2" ||
-			!second && g[typeField] == "cgroup" && slices.Contains(strings.Split(g[superField], ","), "cpu") {
+			!second && g[typeField] == "cgroup" && slices.Contains(strings.Split(g[superField], ","), controller) {
 			return f[rootField], f[pointField]
 		}
 	}

@@ -105,13 +105,16 @@ worker and no extension, and work while the server takes no connections.`,
 		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
-			if err := refuseIgnored(cmd, args); err != nil {
+			if err := refuseIgnored(cmd, args, os.Getenv); err != nil {
 				return err
 			}
 			if readsProcesses(cmd) {
 				if err := procMounted(); err != nil {
 					return err
 				}
+			}
+			if err := refuseKernelThreads(cmd); err != nil {
+				return err
 			}
 			return takeDataDir(cmd, args, os.Getenv, cmd.ErrOrStderr())
 		},

@@ -40,25 +40,6 @@ func checkCompletions(t *testing.T, s *pgtest.Server, pid int, recorded string) 
 	}
 }
 
-// TestIgnoredOptions expects an error for each option that another one makes useless.
-func TestIgnoredOptions(t *testing.T) {
-	for words, want := range map[string]string{
-		"capture --stats --format json 1":              "--format has no effect with --stats",
-		"capture --interval 1s 1":                      "--interval has no effect without --repeat",
-		"memory --tree --top 3 1":                      "--top has no effect with --tree",
-		"memory --tree --format json 1":                "--tree has no effect with --format json",
-		"memory --top 3 --format folded 1":             "--top has no effect with --format folded",
-		"activity --tree --sort state -D /none":        "--sort has no effect with --tree",
-		"top --format json --width 100 -n 1 -D /none":  "--width has no effect with --format json",
-		"memory --format json --top 3 -D /none":        "/none",
-		"capture --repeat 2 --interval 1ms 2147483647": "2147483647",
-	} {
-		if status, out, errOut := run(t, strings.Fields(words)...); status == exitOK || out != "" || !strings.Contains(errOut, want) {
-			t.Errorf("%s: status %d, %s%s; want %q", words, status, out, errOut, want)
-		}
-	}
-}
-
 // TestServersToChoose expects no list of servers if the user has chosen a server.
 func TestServersToChoose(t *testing.T) {
 	none := func(string) string { return "" }

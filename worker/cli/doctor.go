@@ -52,6 +52,10 @@ The exit status is 1 if captures will not work.`,
 			}
 			progress := newProgressLine(cmd.ErrOrStderr())
 			o.Progress = func(subject string) { progress.show("checking " + subject + " ...") }
+			o.Servers = func() []string {
+				dirs, _, _ := console.AllServers()
+				return dirs
+			}
 			found := doctor.Examine(cmd.Context(), o)
 			progress.clear()
 			if err := cmd.Context().Err(); err != nil {

@@ -184,7 +184,7 @@ func TestHistoryRefuses(t *testing.T) {
 		"--record-dir x -D y --cluster 1":     "exclude each other",
 		"--record-dir " + empty:               "no history is recorded in " + empty,
 		"--record-dir " + empty + " -D /none": "cannot read pg_control",
-		"--record-dir x --limit -1":           "must be positive",
+		"--record-dir x --by wait --limit -1": "must be positive",
 	} {
 		var stdout, stderr strings.Builder
 		status := Main("test", append([]string{"history"}, strings.Fields(arguments)...), &stdout, &stderr)

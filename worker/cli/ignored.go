@@ -2,51 +2,237 @@ package cli
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
-// refuseIgnored returns an error if another option makes an option ineffective. Most commands check that themselves.
-func refuseIgnored(cmd *cobra.Command, args []string) error {
-	fs := cmd.Flags()
-	value := func(name string) string {
-		if f := fs.Lookup(name); f != nil {
-			return f.Value.String()
+// given are the options and arguments of a call.
+type given struct {
+	fs   *pflag.FlagSet
+	args []string
+}
+
+// value returns the value of an option, or its default; "" if the command has no such option.
+func (g *given) value(name string) string {
+	if f := g.fs.Lookup(name); f != nil {
+		return f.Value.String()
+	}
+	return ""
+}
+
+// set reports whether a switch is on.
+func (g *given) set(name string) bool { return g.value(name) == "true" }
+
+// format returns the situation if the format is none of those; "" if it is.
+func (g *given) format(of ...string) string {
+	if format := g.value("format"); !slices.Contains(of, format) {
+		return "with --format " + format
+	}
+	return ""
+}
+
+// with returns the situation if a switch is on.
+func (g *given) with(name string) string {
+	if g.set(name) {
+		return "with --" + name
+	}
+	return ""
+}
+
+// without returns the situation if no option of a list is given.
+func (g *given) without(names ...string) string {
+	if slices.ContainsFunc(names, g.fs.Changed) {
+		return ""
+	}
+	return "without --" + strings.Join(names, " or --")
+}
+
+// first returns the first situation of several.
+func first(situations ...string) string {
+	for _, s := range situations {
+		if s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// idle are options of a command that have no effect in a situation.
+type idle struct {
+	options []string
+	// because returns the situation, such as "with --format json"; "" if the options have an effect.
+	because func(g *given) string
+}
+
+// ignoredOptions returns which options have no effect because of others, by the path of the command. Further combinations are refused
+// by the commands themselves. TestEveryOption has an entry for each option of each command.
+func ignoredOptions() map[string][]idle {
+	text := func(g *given) string { return g.format(console.FormatText) }
+	server := func(g *given) bool { return len(g.args) == 0 } // memory of a server
+	return map[string][]idle{
+		"activity": {
+			{[]string{"sort"}, func(g *given) string { return g.with("tree") }},
+			{[]string{"query-width"}, text},
+			{[]string{"tree"}, func(g *given) string {
+				if len(g.args) > 0 {
+					return ""
+				}
+				return text(g)
+			}},
+		},
+		"capture": {
+			{[]string{"format"}, func(g *given) string { return g.with("stats") }},
+			{[]string{"interval"}, func(g *given) string {
+				if g.value("repeat") != "1" || g.value("warm-up") != "0" {
+					return ""
+				}
+				return "without --repeat"
+			}},
+		},
+		"decode": {{[]string{"debug-dir"}, func(g *given) string { return g.without("exe", "pid") }}},
+		"history": {
+			{[]string{"limit"}, func(g *given) string { return g.without("by", "compare") }},
+			{[]string{"query-width"}, text},
+		},
+		"incident take": {{[]string{"record-redact"}, func(g *given) string { return noTexts(g) }}},
+		"memory": {
+			{[]string{"tree"}, func(g *given) string {
+				if server(g) {
+					return "without process ids"
+				}
+				return text(g)
+			}},
+			{[]string{"top"}, func(g *given) string {
+				if server(g) && !g.set("allocations") {
+					return ""
+				}
+				return first(g.format(console.FormatText), g.with("tree"))
+			}},
+			{[]string{"sample-type"}, func(g *given) string {
+				if g.set("allocations") && g.format(console.FormatText, console.FormatCompressed) == "" {
+					return "with --format " + g.value("format")
+				}
+				return ""
+			}},
+		},
+		"plan": {{[]string{"query-width"}, text}},
+		"profile": {
+			{[]string{"format"}, func(g *given) string { return g.with("stats") }},
+			{[]string{"top"}, func(g *given) string { return first(g.with("stats"), text(g)) }},
+			{[]string{"group-by"}, func(g *given) string {
+				return first(g.with("stats"), g.format(profilefmt.Text, profilefmt.Folded, profilefmt.Speedscope, profilefmt.HTML))
+			}},
+		},
+		"top": topIdle(),
+		"trace": {
+			{[]string{"top"}, func(g *given) string { return first(g.with("count"), text(g)) }},
+			{[]string{"max-stacks", "max-frames"}, func(g *given) string { return g.with("count") }},
+		},
+		"waits": {
+			{[]string{"top"}, func(g *given) string { return first(g.without("stacks"), text(g)) }},
+			{[]string{"idle"}, text},
+		},
+		"worker": {
+			{[]string{"export-interval", "export-mode"}, func(g *given) string { return g.without("export-pyroscope", "export-otlp") }},
+			{[]string{"record-redact"}, noTexts},
+			{recordOptions(), func(g *given) string {
+				if g.value(console.FlagRecord) == "off" {
+					return "with --record off"
+				}
+				return ""
+			}},
+		},
+	}
+}
+
+// noTexts is the situation in which no text of a query is recorded.
+func noTexts(g *given) string {
+	if g.value("record-query-text") == "off" {
+		return "with --record-query-text off"
+	}
+	return ""
+}
+
+// topIdle returns the options of top that have no effect in a list of servers, or in a printed view.
+func topIdle() []idle {
+	list := func(g *given) string {
+		if urls, err := g.fs.GetStringArray("connect"); err == nil && len(urls) > 1 {
+			return "with several --connect"
+		}
+		return g.with("all")
+	}
+	printed := func(g *given, view string) string { // of one view
+		if g.set("batch") && g.value("format") == console.FormatText && g.value("view") != view {
+			return "with --batch, except with --view " + view
 		}
 		return ""
 	}
-	var ignored []string // names of options
-	because := ""
-	switch cmd.Name() {
-	case "capture":
-		switch {
-		case value("stats") == "true":
-			ignored, because = []string{"format"}, "with --stats"
-		case value("repeat") == "1" && value("warm-up") == "0":
-			ignored, because = []string{"interval"}, "without --repeat"
-		}
-	case "memory":
-		switch {
-		case len(args) == 0 || value("allocations") == "true":
-		case value("format") != console.FormatText:
-			ignored, because = []string{"tree", "top"}, "with --format "+value("format")
-		case value("tree") == "true":
-			ignored, because = []string{"top"}, "with --tree"
-		}
-	case "activity":
-		if value("tree") == "true" {
-			ignored, because = []string{"sort"}, "with --tree"
-		}
-	case "top":
-		if value("format") == console.FormatJSON {
-			ignored, because = []string{"width", "height"}, "with --format json"
-		}
+	return []idle{
+		{[]string{"view", "by", "side"}, list},
+		{[]string{"sort"}, func(g *given) string {
+			if list(g) == "" && (g.fs.Changed("pgdata") || g.fs.Changed("connect") || g.fs.Changed("pid") || g.set("batch")) {
+				return "without --all"
+			}
+			return ""
+		}},
+		{[]string{"width", "height"}, func(g *given) string {
+			if g.value("format") == console.FormatText && !g.set("batch") {
+				return "without --batch"
+			}
+			return g.format(console.FormatText)
+		}},
+		{[]string{"by"}, func(g *given) string { return printed(g, "who") }},
+		{[]string{"side"}, func(g *given) string {
+			if because := printed(g, "flame"); because != "" || g.value("view") == "flame" {
+				return because
+			}
+			return g.format(console.FormatText)
+		}},
+		{[]string{"view"}, func(g *given) string {
+			if g.fs.Changed("pid") && g.value("view") != "session" {
+				return "with --pid"
+			}
+			return ""
+		}},
 	}
-	for _, name := range ignored {
-		if fs.Changed(name) {
-			return console.Usage(fmt.Errorf("--%s has no effect %s", name, because))
+}
+
+// cacheOptions are the options of debuginfod that need a server.
+func cacheOptions() []string {
+	return []string{"debuginfod-cache", "debuginfod-cache-size", "debuginfod-max-size", "debuginfod-min-free"}
+}
+
+// refuseIgnored returns an error if an option has no effect because of another one.
+func refuseIgnored(cmd *cobra.Command, args []string, env func(string) string) error {
+	g := &given{cmd.Flags(), args}
+	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+	list := ignoredOptions()[path]
+	if path != "worker" { // a service has one command line for hosts with and without the variable
+		list = append(list, idle{cacheOptions(), func(g *given) string {
+			if g.value("core") != "" || path == "memory" && !g.set("allocations") {
+				return "" // another error
+			}
+			if url := g.value("debuginfod"); url == "[off]" || url == "[]" && env(debuginfod.EnvURLs) == "" {
+				return "without a server: give --debuginfod URL, or set " + debuginfod.EnvURLs
+			}
+			return ""
+		}})
+	}
+	for _, i := range list {
+		for _, name := range i.options {
+			if !g.fs.Changed(name) {
+				continue
+			}
+			if because := i.because(g); because != "" {
+				return console.Usage(fmt.Errorf("--%s has no effect %s", name, because))
+			}
 		}
 	}
 	return nil

@@ -35,8 +35,26 @@ func flagError(cmd *cobra.Command, err error) error {
 	if strings.Contains(err.Error(), errTwice.Error()) {
 		return console.Usage(errTwice)
 	}
+	if strings.Contains(err.Error(), errEmpty.Error()) {
+		return console.Usage(errEmpty)
+	}
 	if strings.Contains(err.Error(), "time: unknown unit") {
 		return console.Usage(fmt.Errorf("%w: the units are ms, s, m and h, as in 500ms, 10s or 1h30m", err))
+	}
+	var wrong *pflag.InvalidValueError
+	if errors.As(err, &wrong) {
+		name := "--" + wrong.GetFlag().Name
+		switch kind := wrong.GetFlag().Value.Type(); kind {
+		case "int", "float64", "intSlice":
+			return console.Usage(fmt.Errorf("%s must be a number, not %q", name, wrong.GetValue()))
+		case "duration":
+			return console.Usage(fmt.Errorf("%s must be a time such as 10s, 500ms or 2m, not %q", name, wrong.GetValue()))
+		case "bool":
+			return console.Usage(fmt.Errorf("%s takes no value, but has %q", name, wrong.GetValue()))
+		}
+	}
+	if errors.As(err, &unknown) && strings.Trim(unknown.GetSpecifiedShortnames(), "0123456789") == "" && unknown.GetSpecifiedShortnames() != "" {
+		return console.Usage(fmt.Errorf("-%s is neither an option nor a process id", unknown.GetSpecifiedShortnames()))
 	}
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
 		return console.Usage(err)

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/report/compressed"
@@ -32,6 +34,12 @@ func openNamer(exe []string, pid int, debugDirs []string) (*namer, error) {
 		process, err := symbolize.MappedImages(pid, debugDirs)
 		if err != nil {
 			n.close()
+			switch {
+			case console.IsGone(err):
+				return nil, errors.New(console.NoProcess(pid))
+			case console.IsDenied(err):
+				return nil, errors.New(console.DeniedProcess(pid))
+			}
 			return nil, fmt.Errorf("could not read the mappings of process %d: %w", pid, err)
 		}
 		n.process = process

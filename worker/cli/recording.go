@@ -69,7 +69,19 @@ func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordC
 	if c.Dir == "" && given(console.FlagRecord) && c.Period > 0 && !n.supervised {
 		return errors.New("--record needs a directory: give it with --record-dir")
 	}
+	if c.Dir == "" && !n.supervised {
+		for _, name := range recordOptions() {
+			if given(name) {
+				return fmt.Errorf("--%s has no effect without --record-dir, or systemd's StateDirectory=", name)
+			}
+		}
+	}
 	return c.Check()
+}
+
+// recordOptions are the options of a recorder.
+func recordOptions() []string {
+	return []string{"record-keep", "record-size", "record-min-free", "record-query-text", "record-redact", "record-stacks", console.FlagRules}
 }
 
 func parsePeriod(s string) (time.Duration, error) {

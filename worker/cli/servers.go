@@ -2,8 +2,8 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io"
-
 	"slices"
 	"strconv"
 	"strings"
@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // envDataDir is the environment variable that PostgreSQL's own programs use if -D is missing.
@@ -19,6 +21,9 @@ const envDataDir = "PGDATA"
 
 // errTwice is the error for two -D with different directories.
 var errTwice = errors.New("-D is given twice: run the command once for each server")
+
+// errEmpty is the error of -D with an empty text, as of a variable that is not set. No server is chosen in its place.
+var errEmpty = errors.New("-D is empty: name a data directory")
 
 // onceValue is the value of a flag that may be given only once. To give the same value again is no error.
 type onceValue struct {
@@ -29,6 +34,9 @@ type onceValue struct {
 
 // Set sets the value from the command line. It returns errTwice if another value was given before.
 func (v *onceValue) Set(text string) error {
+	if text == "" {
+		return errEmpty
+	}
 	if v.given != "" && v.given != text { // completion parses the command line twice
 		return errTwice
 	}
@@ -90,4 +98,20 @@ func subjectOf(cmd *cobra.Command, words []string) console.Subject {
 		}
 	}
 	return s
+}
+
+// refuseKernelThreads returns an error if a command is given a thread of the kernel: it has no user stack and no memory of its own.
+func refuseKernelThreads(cmd *cobra.Command) error {
+	switch cmd.Name() {
+	case "activity", "capture", "memory", "plan", "profile", "symbols", "trace", "waits":
+	default:
+		return nil
+	}
+	for _, pid := range subjectOf(cmd, nil).PIDs {
+		if stat, err := process.ReadStat(pid); err == nil && stat.Flags&process.KernelThread != 0 {
+			return fmt.Errorf("process %d (%s) is a thread of the kernel: it has no user stack. Root can read its kernel stack in /proc/%d/stack",
+				pid, render.VisibleLine(stat.Comm), pid)
+		}
+	}
+	return nil
 }

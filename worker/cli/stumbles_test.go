@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // TestNoSuchProcess expects each command that takes a process id to say that the process does not exist.
@@ -26,9 +27,44 @@ func TestNoSuchProcess(t *testing.T) {
 	for _, words := range []string{
 		"activity", "capture", "capture --nonstop", "capture --goroutines", "memory", "memory --tree", "memory --allocations", "plan",
 		"plan -f json", "profile", "symbols", "top --batch --pid", "trace malloc", "waits", "waits --trace",
+		"decode --pid",
 	} {
 		status, out, errOut := run(t, append(strings.Fields(words), "2147483647")...)
 		if status != exitFailed || out != "" || errOut != "pg_stat_backtrace: there is no process 2147483647\n" {
+			t.Errorf("%s: status %d, %q, %q", words, status, out, errOut)
+		}
+	}
+}
+
+// TestNoProcessID expects each command to refuse a text that is no process id.
+func TestNoProcessID(t *testing.T) {
+	t.Parallel()
+	for _, words := range []string{
+		"activity", "capture", "capture --nonstop", "memory", "memory --allocations", "plan", "profile", "symbols", "trace malloc", "waits",
+	} {
+		for _, pid := range []string{"0", "-1", "99999999999", ""} {
+			status, out, errOut := run(t, append(strings.Fields(words), pid)...)
+			if status != exitUsage || out != "" || !strings.Contains(errOut, "process id") && !strings.Contains(errOut, "an argument is empty") ||
+				!strings.Contains(errOut, "--help") {
+				t.Errorf("%s %q: status %d, %q, %q", words, pid, status, out, errOut)
+			}
+		}
+	}
+}
+
+// TestKernelThread expects each command that takes a process id to say that the process is a thread of the kernel.
+func TestKernelThread(t *testing.T) {
+	t.Parallel()
+	stat, err := process.ReadStat(2)
+	if err != nil || stat.Flags&process.KernelThread == 0 {
+		t.Skip("process 2 is no thread of the kernel here, as in a PID namespace")
+	}
+	for _, words := range []string{
+		"activity", "capture", "capture --nonstop", "memory", "memory --allocations", "plan", "profile", "symbols", "trace malloc", "waits",
+		"waits --trace",
+	} {
+		status, out, errOut := run(t, append(strings.Fields(words), "2")...)
+		if status != exitFailed || out != "" || !strings.Contains(errOut, "process 2 (kthreadd) is a thread of the kernel") {
 			t.Errorf("%s: status %d, %q, %q", words, status, out, errOut)
 		}
 	}
@@ -66,6 +102,17 @@ func TestWrongUse(t *testing.T) {
 		"waits -d 10 1":             "write 10s, 500ms or 2m",
 		"waits -d 1d 1":             "the units are ms, s, m and h",
 		"memory -f csv 1":           "--format csv prints the processes of a server",
+		"worker port=x":             "pg_stat_backtrace: invalid connection settings: invalid port",
+		"waits --trace 0":           "--trace needs a process id, not 0",
+		"waits --trace x":           `--trace must be a number, not "x"`,
+		"decode --pid x":            `--pid must be a number, not "x"`,
+		"profile --rate x 1":        `--rate must be a number, not "x"`,
+		"waits -d x 1":              `--duration must be a time such as 10s, 500ms or 2m, not "x"`,
+		"capture --threads=x 1":     `--threads takes no value, but has "x"`,
+		"worker --uid=x --all":      `--uid must be a number, not "x"`,
+		"activity --pgdata=":        "-D is empty: name a data directory",
+		"worker --pgdata=":          "-D is empty: name a data directory",
+		"trace 0 1":                 `"0" is neither a function nor a process id`,
 	} {
 		status, out, errOut := run(t, strings.Fields(words)...)
 		if status != exitUsage || out != "" || !strings.Contains(errOut, want) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strconv"
 	"strings"
 	"time"
@@ -247,6 +248,8 @@ func describeError(s subject, err error) error {
 		return errors.New(console.DeniedProcess(s.pid))
 	case errors.Is(err, symbolize.ErrCoreFile):
 		return fmt.Errorf("%w\n  Print its stacks with: pg_stat_backtrace capture --core %s", err, render.ShellWord(s.file))
+	case s.pid == 0 && errors.Is(err, fs.ErrNotExist) && !strings.Contains(s.file, "/"):
+		return fmt.Errorf("%s is neither a process id nor a file in this directory", render.VisibleLine(s.file))
 	case s.pid != 0 || !strings.Contains(err.Error(), s.file):
 		return fmt.Errorf("%s: %w", s, err)
 	}

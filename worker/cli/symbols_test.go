@@ -34,6 +34,7 @@ func TestSymbolsExitStatus(t *testing.T) {
 		{[]string{"/bin/sh"}, 0, "IMAGE", ""},
 		{[]string{"--json", "/bin/sh"}, 0, `"build_id":`, ""},
 		{[]string{"/nonexistent"}, 1, "", "/nonexistent: no such file"},
+		{[]string{"nosuch"}, 1, "", "nosuch is neither a process id nor a file"},
 		{[]string{"/nonexistent", "/bin/sh"}, 1, "IMAGE", "/nonexistent"},
 		{[]string{text}, 1, "", text + ": text: not an ELF image"},
 		{[]string{"/"}, 1, "", "not a regular file"},

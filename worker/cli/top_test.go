@@ -76,6 +76,7 @@ func topData(t *testing.T, s *pgtest.Server, pids [2]int) {
 		!strings.Contains(d.Findings.Findings[0].Text, "blocks 1 session on relation ") || !strings.Contains(d.Findings.Findings[1].Text, "5 of 5 connections are in use") {
 		t.Errorf("findings %+v", d.Findings)
 	}
+	checkMemory(t, &d)
 	if d.Load == nil || d.Load.Seconds <= 0 || len(d.Load.Classes) == 0 {
 		t.Errorf("load %+v", d.Load)
 	}
@@ -87,6 +88,19 @@ func topData(t *testing.T, s *pgtest.Server, pids [2]int) {
 	}
 	if d.Session == nil || d.Session.Now == nil || d.Stack == nil || len(d.Stack.Frames) < 5 || d.Memory == nil || d.Memory.TotalBytes == 0 {
 		t.Errorf("session %+v, stack %+v, memory %+v, errors %v", d.Session, d.Stack, d.Memory, d.Errors)
+	}
+}
+
+// checkMemory expects the private memory of each session.
+func checkMemory(t *testing.T, d *view.Data) {
+	t.Helper()
+	if d.Sessions == nil || len(d.Sessions.Sessions) < 5 {
+		t.Fatalf("sessions %+v", d.Sessions)
+	}
+	for i := range d.Sessions.Sessions {
+		if s := &d.Sessions.Sessions[i]; s.PrivateBytes < 100<<10 || s.PrivateBytes > 1<<30 {
+			t.Errorf("process %d has %d bytes", s.ServerPID, s.PrivateBytes)
+		}
 	}
 }
 
@@ -126,6 +140,7 @@ func topRecorded(t *testing.T, s *pgtest.Server, pids [2]int) {
 	if d.Info.Sessions.Clients != 5 || d.Info.Sessions.Idle == 0 || d.Info.Sessions.Waiting != 1 || d.Info.Error != "" {
 		t.Errorf("info %+v", d.Info)
 	}
+	checkMemory(t, &d)
 	if len(d.Findings.Findings) < 2 || d.Findings.Findings[0].PID != pids[0] || !strings.Contains(d.Findings.Findings[1].Text, "5 of 5 connections are in use") {
 		t.Errorf("findings %+v", d.Findings)
 	}

@@ -20,6 +20,8 @@ type Options struct {
 	// Foreign has the meaning of cluster.ConnOptions.Foreign. Examine sets it for root, whose servers can belong to any
 	// user.
 	Foreign bool
+	// Servers lists the data directories of the servers that this user may examine. It may be nil.
+	Servers func() []string
 	// Progress is called before each group of checks with its subject. It may be nil.
 	Progress func(subject string)
 }

@@ -130,11 +130,16 @@ func ofDatabase(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) ([]findi
 	if err != nil || !installed {
 		return found, false, err
 	}
+	found = append(found, version)
 	compared, err := objects(ctx, conn)
 	if err != nil {
-		return append(found, version), true, err
+		return found, true, err
 	}
-	return append(found, version, compared), true, nil
+	may, err := roles(ctx, conn, &p)
+	if err != nil {
+		return append(found, compared), true, err
+	}
+	return append(found, compared, may), true, nil
 }
 
 // fullRemedy returns what to do if the server has no connection slot for the worker, or "" if err has another reason.
@@ -151,4 +156,42 @@ func fullRemedy(c cluster.Cluster, err error) string {
 		"If a superuser cannot connect either: pg_stat_backtrace activity -D " + render.ShellWord(c.DataDir) + " --sort state lists the " +
 		"sessions without a connection, and kill PID ends one. A worker with --fallback-connection user=NAME, a role with REPLICATION, " +
 		"has a connection all the same."
+}
+
+// serverRemedy returns what to do if the server was not found or may not be examined.
+func serverRemedy(err error, o Options, root bool) string {
+	denied := errors.Is(err, cluster.ErrWrongUser) || errors.Is(err, cluster.ErrNoAccess)
+	switch {
+	case denied && root:
+		return "Root lacks a capability here, as in a container: grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."
+	case denied:
+		command := "sudo pg_stat_backtrace doctor"
+		if o.DataDir != "" {
+			command += " -D " + render.ShellWord(o.DataDir)
+		}
+		if o.ConnString != "" {
+			command += " " + render.ShellWord(o.ConnString)
+		}
+		return "Run it as the server's operating system user, or as root: " + command
+	}
+	remedy := "Name its data directory with -D, or a connection string that leads to it."
+	if errors.Is(err, cluster.ErrNotRunning) {
+		remedy = "Start the server: captures need its processes."
+	}
+	var servers []string
+	if o.Servers != nil {
+		servers = o.Servers()
+	}
+	const most = 5
+	for i, dir := range servers {
+		switch {
+		case i == 0:
+			remedy += " These run here: -D " + render.ShellWord(dir)
+		case i == most:
+			return remedy + fmt.Sprintf(" and %d more", len(servers)-most)
+		default:
+			remedy += ", -D " + render.ShellWord(dir)
+		}
+	}
+	return remedy
 }

@@ -52,6 +52,14 @@ func TestRemediesAreCommands(t *testing.T) {
 				t.Errorf("from %s: %+v", database, f)
 			}
 		}
+		if f := found(c, "shop", "roles"); f.mark != absent || !strings.Contains(f.text, "only superusers may call") {
+			t.Errorf("%+v", f)
+		} else {
+			run(f)
+		}
+		if f := found(c, odd, "roles"); f.mark != good || !strings.HasSuffix(f.text, ": pg_monitor") {
+			t.Errorf("after GRANT: %+v", f)
+		}
 		if f := found(c, "shop", "queries"); f.mark != warn {
 			t.Errorf("%+v", f)
 		} else {
@@ -91,5 +99,41 @@ func TestRemedyWithoutSlots(t *testing.T) {
 	}
 	if got := connectionRemedy(cluster.Cluster{SocketDir: "/s"}, Options{}, errors.Join(cluster.ErrScarce)); !strings.Contains(got, "CONNECTION LIMIT") {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestServerRemedy expects the command that has the right, or the servers to choose from.
+func TestServerRemedy(t *testing.T) {
+	t.Parallel()
+	servers := func() []string { return []string{"/a", "/b c"} }
+	for _, c := range []struct {
+		err  error
+		o    Options
+		root bool
+		want string
+	}{
+		{cluster.ErrWrongUser, Options{DataDir: "/b c"}, false, "or as root: sudo pg_stat_backtrace doctor -D '/b c'"},
+		{cluster.ErrWrongUser, Options{ConnString: "host=/s port=1"}, false, "sudo pg_stat_backtrace doctor 'host=/s port=1'"},
+		{cluster.ErrNoAccess, Options{}, true, "grant CAP_SYS_PTRACE"},
+		{cluster.ErrNotDataDir, Options{Servers: servers}, true, "Name its data directory with -D, or a connection string that leads to it. These run here: -D /a, -D '/b c'"},
+		{cluster.ErrNotRunning, Options{}, false, "Start the server"},
+		{errors.New("dial"), Options{Servers: func() []string { return []string{"1", "2", "3", "4", "5", "6", "7"} }}, false, "-D 5 and 2 more"},
+	} {
+		if got := serverRemedy(fmt.Errorf("x: %w", c.err), c.o, c.root); !strings.Contains(got, c.want) {
+			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
+// TestGrantOfAnyName expects no text in the command that a shell would run.
+func TestGrantOfAnyName(t *testing.T) {
+	t.Parallel()
+	for schema, want := range map[string]string{"app_1": "FUNCTION app_1.pg_get_backtrace(int)", `"a$(id)"`: "FUNCTION pg_get_backtrace(int)"} {
+		if f := grants(nil, schema, &place{}); f.mark != absent || !strings.Contains(f.hint, want) || strings.Contains(f.hint, "$(") {
+			t.Errorf("%s: %+v", schema, f)
+		}
+	}
+	if f := grants([]string{"a", "b", "c", "d", "e", "f", "g"}, "public", &place{}); f.mark != good || !strings.HasSuffix(f.text, "a, b, c, d, e and 2 others") {
+		t.Errorf("%+v", f)
 	}
 }

@@ -33,10 +33,7 @@ func server(ctx context.Context, r *Report, o Options) {
 		DataDir: o.DataDir, ConnString: o.ConnString, Foreign: o.Foreign,
 	})
 	if err != nil {
-		r.add(finding{
-			bad, "server", err.Error(),
-			"Name its data directory (-D) or a connection string, and run as its user or as root.",
-		})
+		r.add(finding{bad, "server", err.Error(), serverRemedy(err, o, os.Geteuid() == 0)})
 		return
 	}
 	r.add(finding{good, "server", fmt.Sprintf("PostgreSQL %d in %s, postmaster %d, user id %d",

@@ -27,7 +27,7 @@ func view(c cluster.Cluster) finding {
 			"the server knows the worker's process by another number or time; the worker touches a file instead", "",
 		}
 	}
-	return finding{good, "view", "the server sees the worker's process in its own /proc", ""}
+	return finding{good, "view", "the server can see a worker's process in its own /proc", ""}
 }
 
 // seen asks the server whether it sees that a worker runs, because SQL calls depend on the server's view and not on

@@ -49,8 +49,11 @@ func NotOfServer(pid int, err error) string {
 // postmaster, or may not be read.
 func ServerOf(pids []int) (cluster.Cluster, error) {
 	for _, pid := range pids {
-		if _, err := process.ReadStat(pid); errors.Is(err, process.ErrGone) {
+		switch stat, err := process.ReadStat(pid); {
+		case errors.Is(err, process.ErrGone):
 			return cluster.Cluster{}, errors.New(NoProcess(pid))
+		case err == nil && stat.Flags&process.KernelThread != 0:
+			return cluster.Cluster{}, errors.New(Stranger(pid))
 		}
 	}
 	c, err := cluster.ByProcess(pids[0])

@@ -147,7 +147,7 @@ func (f *profileFlags) addServer(cmd *cobra.Command) {
 	fs.StringSliceVar(&f.databases, "database", nil, "only processes in the database `NAME`")
 	fs.StringSliceVar(&f.backendTypes, "backend-type", nil, "only processes of this `TYPE`, such as \"client backend\"")
 	fs.StringSliceVar(&f.by, "group-by", []string{clusterprofile.LabelBackendType},
-		"with formats text and folded: `LABELS` to show as outermost frames, such as backend_type,query_id; "+
+		"`LABELS` to show as outermost frames (not with pprof and json), such as backend_type,query_id; "+
 			"the default with several process ids is pid")
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.RegisterFlagCompletionFunc("mode",

@@ -131,6 +131,8 @@ func (f *traceFlags) check(args []string) (o functrace.Options, err error) {
 	for _, arg := range args {
 		if pid, err := strconv.ParseInt(arg, 10, 32); err == nil && pid > 0 {
 			o.PIDs = append(o.PIDs, int(pid))
+		} else if strings.Trim(arg, "0123456789") == "" {
+			return o, fmt.Errorf("%q is neither a function nor a process id", arg)
 		} else {
 			o.Functions = append(o.Functions, arg)
 		}

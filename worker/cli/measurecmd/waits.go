@@ -82,6 +82,9 @@ func NewWaits() *cobra.Command {
   pg_stat_backtrace waits -D /srv/pgdata --stacks 1/100 --format html > waits.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pids, err := f.check(args)
+			if err == nil && f.trace == 0 && cmd.Flags().Changed("trace") {
+				err = errors.New("--trace needs a process id, not 0")
+			}
 			if err != nil {
 				return console.Usage(err)
 			}

@@ -282,7 +282,9 @@ func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 		if denied > 0 && len(found) == 0 || len(found) > 1 && !f.isBatch() {
 			return f.runServers(cmd, true)
 		}
-		if dataDir, err = console.ChooseServer(found, denied); err != nil {
+		if dataDir, err = console.ChooseServer(found, denied); err != nil && len(found) > 0 {
+			return console.Usage(err)
+		} else if err != nil {
 			return err
 		}
 	}

@@ -254,9 +254,6 @@ func (r *Recorder) report(err error) {
 	}
 }
 
-// notTold is no text of an error: the first success is logged, too.
-const notTold = "\x00"
-
 // kind returns the text of an error without figures, which may differ each time, such as the free space.
 func kind(err error) string {
 	if err == nil {

@@ -44,6 +44,7 @@ var allowed = map[string]string{
 	"ptrace/bpf/features.go os.Stat":                       ofKernel,
 	"ptrace/measure/waits/load.go os.ReadFile":             ofKernel,
 	"ptrace/process/quota.go os.ReadFile":                  ofKernel,
+	"ptrace/process/private.go os.ReadFile":                ofKernel,
 	"ptrace/observe/running.go os.ReadFile":                ofKernel,
 	"ptrace/priority.go unix.Open":                         ofKernel,
 	"ptrace/measure/probe/calibrate_amd64.go os.Open":      own,

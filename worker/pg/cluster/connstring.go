@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"io"
 	"maps"
 	"net"
@@ -122,7 +123,7 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 	}
 	config, err := pgx.ParseConfig(s.text(service))
 	if err != nil {
-		return nil, connError("%w", err)
+		return nil, connError("%s", parseProblem(err))
 	}
 	config.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		frontend := pgproto3.NewFrontend(r, w)
@@ -148,6 +149,16 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 	config.LookupFunc = addresses.lookup(config.LookupFunc)
 	guardLogin(config, s["password"] != "", o)
 	return config, nil
+}
+
+// parseProblem returns what is wrong with settings. The error of pgx also has all of them, with those that this package adds.
+func parseProblem(err error) string {
+	text := err.Error()
+	var parse *pgconn.ParseConfigError
+	if i := strings.LastIndex(text, "`: "); errors.As(err, &parse) && i >= 0 {
+		return "invalid connection settings: " + text[i+3:]
+	}
+	return text
 }
 
 // gather merges the settings of all sources. service is the path of the file that defines the service, or "".

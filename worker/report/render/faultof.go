@@ -114,7 +114,7 @@ var permissionHints = map[process.Reason]string{
 	process.ReasonCapability:   "Give the worker CAP_SYS_PTRACE.",
 	process.ReasonNamespace:    "Run the worker in the user namespace of the process.",
 	process.ReasonDumpable:     "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.",
-	process.ReasonKernelThread: "A kernel thread has no user stack; see /proc/PID/stack.",
+	process.ReasonKernelThread: "Root can read its kernel stack in /proc/PID/stack.",
 	process.ReasonHidden: "Mount /proc without hidepid for the worker, " +
 		"or run it as the server's operating system user.",
 	process.ReasonSeccomp: "Allow ptrace, process_vm_readv and perf_event_open in the worker's seccomp profile " +

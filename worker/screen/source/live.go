@@ -67,6 +67,7 @@ type Live struct {
 	stacks   stacks
 	reached  chan struct{} // closed when recorded minutes have been read; nil: none are being read
 
+	memories  memories  // guarded by reading
 	following following // guarded by reading
 	earlier   earlierTimes
 }
@@ -241,6 +242,8 @@ func (l *Live) wantsStacks() bool { return time.Since(l.stacks.wanted) < watchSt
 func (l *Live) look(m *moment.Moment) *facts {
 	f := &facts{m: m, maxConnections: l.max, states: map[int]byte{}, kernel: map[int]string{}}
 	f.processors = processorsOf(l.reader.Cluster().PostmasterPID)
+	f.memory = l.memories.limitOf(l.reader.Cluster().PostmasterPID)
+	l.memories.read(m, l.reader.Cluster().Outside())
 	kernel := 0
 	for i := range m.Sessions {
 		s := &m.Sessions[i]

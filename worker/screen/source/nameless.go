@@ -167,6 +167,8 @@ func namelessText(f *Finding) string {
 		return f.Text // has only numbers and wait events
 	case RuleDisk:
 		return subject + " is in uninterruptible sleep (state D)"
+	case RuleMemory:
+		return subject + " holds much private memory"
 	case RuleIdleInTx:
 		return subject + " keeps a transaction open"
 	case RuleStatement:
@@ -198,7 +200,7 @@ func namelessLine(s *SessionLine) *SessionLine {
 	}
 	x := &SessionLine{Class: s.Class, Session: moment.Session{
 		PID: s.PID, ServerPID: s.ServerPID, Started: s.Started, Type: s.Type, State: s.State, XactStart: s.XactStart,
-		QueryStart: s.QueryStart, StateStart: s.StateStart, Wait: s.Wait, QueryID: s.QueryID, Leader: s.Leader,
+		QueryStart: s.QueryStart, StateStart: s.StateStart, Wait: s.Wait, QueryID: s.QueryID, Leader: s.Leader, PrivateBytes: s.PrivateBytes,
 	}}
 	for _, b := range s.Blockers {
 		x.Blockers = append(x.Blockers, moment.Blocker{

@@ -26,6 +26,7 @@ const (
 	RuleDisk        = "uninterruptible"
 	RuleIdleInTx    = "idle-in-transaction"
 	RuleStatement   = "one-statement"
+	RuleMemory      = "memory"
 )
 
 // Thresholds of the rules.
@@ -51,6 +52,8 @@ type facts struct {
 	states map[int]byte
 	// kernel are the kernel functions in which processes of state D sleep, if they are known.
 	kernel map[int]string
+	// memory is what all processes together can use, in bytes; 0: not known.
+	memory uint64
 	// unseen is the number of active processes whose state was not read.
 	unseen int
 }
@@ -62,6 +65,7 @@ type rules struct {
 	count   map[string]int       // number of these samples
 	running []int                // number of running processes in each of the last samples
 	now     map[string]bool      // facts of the current sample
+	grown   growth               // memory of large processes
 }
 
 // holds records that a fact is true in the current sample, whose time is at. It returns the time of the first of the samples
@@ -90,6 +94,7 @@ func (r *rules) apply(f *facts) []Finding {
 	list = append(list, r.connections(f)...)
 	list = append(list, r.events(f)...)
 	list = append(list, r.processes(f)...)
+	list = append(list, r.memory(f)...)
 	list = append(list, r.idle(f, b)...)
 	list = append(list, r.statements(f)...)
 	for key := range r.first {
@@ -119,8 +124,8 @@ func sortFindings(list []Finding) {
 // rank returns the position of a rule among the rules of one severity.
 func rank(rule string) int {
 	return slices.Index([]string{
-		RuleDeadlock, RuleBlocks, RulePin, RuleConnections, RuleSyncRep, RuleWAL, RuleDisk, RuleEvent, RuleProcessors, RuleIdleInTx,
-		RuleStatement,
+		RuleDeadlock, RuleBlocks, RulePin, RuleConnections, RuleSyncRep, RuleWAL, RuleDisk, RuleMemory, RuleEvent, RuleProcessors,
+		RuleIdleInTx, RuleStatement,
 	}, rule)
 }
 

@@ -54,10 +54,12 @@ const (
 	headLines = 2
 	footLines = 1
 	wideFrom  = 120 // columns from which panels stand side by side
-	smallest  = 40  // columns
-	narrow    = 64  // columns; in narrower screens, only the chosen page has its name in the heading
-	fewest    = 10  // lines
-	tall      = 34  // lines from which rows have more text
+	// memoryFrom is the number of columns from which the list of sessions has their memory.
+	memoryFrom = 140
+	smallest   = 40 // columns
+	narrow     = 64 // columns; in narrower screens, only the chosen page has its name in the heading
+	fewest     = 10 // lines
+	tall       = 34 // lines from which rows have more text
 )
 
 // Wide reports whether a screen of this width shows all panels of the page Session.

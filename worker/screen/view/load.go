@@ -476,10 +476,17 @@ func (c *canvas) sessionRows(r *rows) {
 	if wide {
 		columns, text = []int{3, 11, 29, 53, 66}, 23
 	}
+	memory := c.Width >= memoryFrom && slices.ContainsFunc(list.Sessions, func(s source.SessionLine) bool { return s.PrivateBytes > 0 })
+	if memory {
+		columns = []int{3, 11, 29, 53, 65, 75}
+	}
 	r.add("", func(y int, _ bool) {
 		heads := []string{"sessions", "application", "for", "wait or state"}
 		if wide {
 			heads = []string{"sessions", "application", "user@database", "for", "wait or state"}
+		}
+		if memory {
+			heads = slices.Insert(heads, 4, "memory")
 		}
 		for i, h := range heads {
 			c.Text(columns[i]-2*boolInt(i == 0), y, c.Width, heading(i == 0), h)
@@ -517,6 +524,9 @@ func (c *canvas) sessionRows(r *rows) {
 				cell(userAt(s))
 			}
 			cell(age(list.Time, s))
+			if memory {
+				cell(memoryOf(s))
+			}
 			x, _ := next()
 			wait, ws := waitOf(s), style
 			if s.Class != "" && !selected {
@@ -540,6 +550,14 @@ func (c *canvas) sessionRows(r *rows) {
 	if len(list.Sessions) == 0 {
 		r.add("", func(y int, _ bool) { c.Text(3, y, c.Width, dim, "no session") })
 	}
+}
+
+// memoryOf returns the private memory of a process; empty: not known.
+func memoryOf(s *source.SessionLine) string {
+	if s.PrivateBytes == 0 {
+		return ""
+	}
+	return units.Size(s.PrivateBytes)
 }
 
 func boolInt(b bool) int {

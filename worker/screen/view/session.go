@@ -50,6 +50,9 @@ func (c *canvas) identity(y int, s *source.Session) int {
 			x = c.Text(x+2, y, c.Width-1, plain, part)
 		}
 	}
+	if m := memoryOf(n); m != "" {
+		c.Text(x+2, y, c.Width-1, plain, m+" of private memory")
+	}
 	y++
 	state := cmp.Or(n.State, n.Type)
 	if n.StateStart != nil {

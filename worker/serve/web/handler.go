@@ -216,7 +216,7 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 	}
 	format := cmp.Or(query.Get("format"), formatPprof)
 	if contentTypes[format] == "" || format != formatPprof && s.cfg.Render == nil {
-		failf(w, http.StatusBadRequest, "format must be pprof, html, text, folded or speedscope")
+		failf(w, http.StatusBadRequest, "format must be pprof, html, text, json, folded or speedscope")
 		return
 	}
 	if s.cfg.Collect == nil {
@@ -292,8 +292,8 @@ code { font-family: ui-monospace, monospace }
 <tr><td><code>mode</code></td><td><code>cpu</code> (default), <code>offcpu</code> or <code>wall</code></td></tr>
 <tr><td><code>query_id</code></td><td>only this query, by its number in <code>pg_stat_statements</code></td></tr>
 <tr><td><code>format</code></td><td><code>pprof</code> (default), <code>html</code> (a flame graph:
-<a href="/debug/pprof/profile?seconds=10&amp;format=html">10 s now</a>), <code>text</code>, <code>folded</code> or
-<code>speedscope</code></td></tr>
+<a href="/debug/pprof/profile?seconds=10&amp;format=html">10 s now</a>), <code>text</code>, <code>json</code>,
+<code>folded</code> or <code>speedscope</code></td></tr>
 <tr><td><code>pid</code></td><td>only these processes, with commas between them</td></tr>
 </table>
 </html>

@@ -179,7 +179,7 @@ const formatPprof = "pprof"
 // contentTypes are the values of the header Content-Type, by format.
 var contentTypes = map[string]string{
 	formatPprof: "application/octet-stream", "html": "text/html; charset=utf-8", "text": "text/plain; charset=utf-8",
-	"folded": "text/plain; charset=utf-8", "speedscope": "application/json",
+	"folded": "text/plain; charset=utf-8", "speedscope": "application/json", "json": "application/json",
 }
 
 // get returns a profile in a format. If ctx ends and no other client waits for the profile, it stops the profile.

@@ -38,7 +38,7 @@ type Config struct {
 	Metrics http.Handler
 	// Collect makes profiles; nil: requests for profiles are refused.
 	Collect Collect
-	// Render prints profiles in the formats html, text, folded and speedscope; nil: only pprof's format is offered.
+	// Render prints profiles in the formats html, text, json, folded and speedscope; nil: only pprof's format is offered.
 	Render Render
 	// Screen is the page of the incident screen; nil: the page does not exist.
 	Screen *Screen
