@@ -100,7 +100,7 @@ func subjectOf(cmd *cobra.Command, words []string) console.Subject {
 	return s
 }
 
-// refuseKernelThreads returns an error if a command is given a thread of the kernel: it has no user stack and no memory of its own.
+// refuseKernelThreads returns an error if a command is given a thread of the kernel. Such a thread has no user stack and no private memory.
 func refuseKernelThreads(cmd *cobra.Command) error {
 	switch cmd.Name() {
 	case "activity", "capture", "memory", "plan", "profile", "symbols", "trace", "waits":

@@ -151,7 +151,8 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// parseProblem returns what is wrong with settings. The error of pgx also has all of them, with those that this package adds.
+// parseProblem returns the problem of connection settings. The text of the error of pgx also has all settings, with further ones that this
+// package adds.
 func parseProblem(err error) string {
 	text := err.Error()
 	var parse *pgconn.ParseConfigError
