@@ -101,7 +101,8 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 	return nil
 }
 
-// reportCost logs when profiles to push begin to end early because of their cost, and when they last for the whole interval again.
+// reportCost logs a change: when profiles first end early because of their cost, and when they last for the whole interval again.
+// expensive keeps the state between calls.
 func (w *Worker) reportCost(s *clusterprofile.Summary, expensive *bool) {
 	if s.StoppedByCost == *expensive {
 		return

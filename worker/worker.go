@@ -346,7 +346,7 @@ func (w *Worker) serve(ctx context.Context) error {
 		err := w.serveSpool(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // told to end
+			return nil //nolint:nilerr // ctx has ended, so this is no failure
 		case errors.Is(err, spool.ErrLocked), first && time.Since(began) < minRetry:
 			return err
 		}

@@ -121,8 +121,8 @@ func (r *Runner) put(q request) error {
 // Close closes the helper's input. The helper then kills a running program, and ends.
 func (r *Runner) Close() { r.close.Do(func() { _ = r.input.Close() }) }
 
-// Run sends the queued alerts, and calls report with each result, until the helper ends. Close makes the helper end. Run returns
-// the error with which the helper's process ended.
+// Run sends the queued alerts, and passes each result to the callback report, until the helper ends. Close makes the helper end.
+// Run returns the error with which the helper's process ended.
 func (r *Runner) Run(report func(Result)) error {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup

@@ -64,8 +64,8 @@ func Serve(input io.Reader, output io.Writer, load func() (rules.Command, error)
 	return nil
 }
 
-// requests reads the input in a goroutine until the input ends, and then calls ended. The goroutine never waits for a program, so
-// that it notices the end at once. If the queue is full, it drops the alert and adds 1 to dropped.
+// requests reads the input in a goroutine until the input ends, and then calls the function ended. The goroutine never waits for a
+// program, so that it notices the end at once. If the queue is full, it drops the alert and adds 1 to dropped.
 func requests(input io.Reader, dropped *atomic.Int64, ended func()) <-chan request {
 	queue := make(chan request, queueLength)
 	go func() {

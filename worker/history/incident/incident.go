@@ -112,8 +112,8 @@ type Session struct {
 }
 
 // Node is a process of the forest of waits. PID 0 is a prepared transaction. Mode and Object describe the lock for which the
-// process waits. Blocked are the processes that wait for this process. Again is set if they stand at another node of the same
-// process.
+// process waits. Blocked are the processes that wait for this process. Again is set if the forest has these nodes at another Node
+// of the same process, and not here.
 type Node struct {
 	PID     int32   `json:"pid"`
 	Mode    string  `json:"mode,omitempty"`
@@ -192,8 +192,8 @@ func bounded(text string) string {
 	return text
 }
 
-// sessions returns the sessions of the rows, at most maxSessions, and the number of further ones. The processes in first come
-// first.
+// sessions returns the sessions of the rows, at most maxSessions, and the number of further ones. The list begins with the
+// processes in the parameter first.
 func sessions(rows []store.Row, procs map[int32]rules.Proc, first []int32) (list []Session, leftOut int) {
 	for i := range rows {
 		if rows[i].Ended {
@@ -212,7 +212,7 @@ func sessions(rows []store.Row, procs map[int32]rules.Proc, first []int32) (list
 	return list, leftOut
 }
 
-// rank returns the position of a process in first, or the length of first for other processes.
+// rank returns the position of a process in the list first, or the length of this list for other processes.
 func rank(first []int32, pid int32) int {
 	if i := slices.Index(first, pid); i >= 0 {
 		return i

@@ -64,8 +64,9 @@ type ProfileStack struct {
 	Frames    []string `json:"frames"`         // the innermost first; empty: no stack was taken
 }
 
-// TakeProfile profiles the server for the time took, or until ctx ends. It uses BPF programs if this process may load them.
-// Otherwise it takes stacks without stopping a process, first of the processes in first. An error is in Profile.Error.
+// TakeProfile profiles the server until the time in the parameter took has passed, or until ctx ends. It uses BPF programs if this
+// process may load them. Otherwise it takes stacks without stopping a process, beginning with the processes in the parameter first.
+// An error is in Profile.Error.
 func TakeProfile(ctx context.Context, src *Source, first []int32, took time.Duration) *Profile {
 	p := &Profile{Since: time.Now().UTC().Round(time.Microsecond), Method: ByKernel, Stacks: []ProfileStack{}}
 	if src.Capturer == nil {
@@ -239,8 +240,8 @@ func waitName(s *moment.Session) string {
 	return s.Wait.Type + ":" + s.Wait.Event
 }
 
-// look takes the stacks of the processes that have run since their last stack, at most for samplePause. The processes in first come
-// first, then the processes with the oldest stacks.
+// look takes the stacks of the processes that have run since their last stack, at most for samplePause. It begins with the
+// processes in the parameter first, and continues with the processes with the oldest stacks.
 func (p *Profile) look(ctx context.Context, src *Source, first []int32, m *moment.Moment, known map[int]*sampled, costly func() bool) {
 	ctx, cancel := context.WithTimeout(ctx, samplePause)
 	defer cancel()

@@ -63,8 +63,8 @@ type Options struct {
 	Version string
 	// Watch, if not nil, is called with each look, also while the store cannot be written. It must not block.
 	Watch func(*rules.Look)
-	// Next, if not nil, returns the time after the last look at which Watch needs another look; 0: the next sweep is soon enough.
-	// If the next sweep is more than a second later, the recorder makes a look at that time, and writes nothing.
+	// Next, if not nil, returns how long after the last look Watch needs another look; 0: the next sweep is soon enough. If the
+	// next sweep is more than a second later, the recorder makes a look at that time, and writes nothing.
 	Next func() time.Duration
 	// TakeStack, if not nil, returns the stack of a process without stopping it, within about the limit.
 	TakeStack func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
@@ -187,8 +187,8 @@ func (r *Recorder) Run(ctx context.Context) {
 // be late: if the next sweep is within this time, there is no look before the sweep.
 const evidence = time.Second
 
-// nextLook returns the time of the next look, and whether it is a look for the rules only; otherwise it is the planned sweep. There
-// are no looks for the rules while the meter has made sweeps rare because of their cost.
+// nextLook returns the time of the next look. only is true if this is a look for the rules, and false if it is the planned sweep.
+// There are no looks for the rules while the meter has made sweeps rare because of their cost.
 func (r *Recorder) nextLook(last, planned time.Time) (at time.Time, only bool) {
 	if r.o.Next == nil || last.IsZero() || r.cost.period > r.o.Period {
 		return planned, false

@@ -147,8 +147,9 @@ func unread(missing []string) bool {
 	})
 }
 
-// ended returns a row for each session that had a row in the last sweep and has none in present, because it has ended or is idle.
-// If some processes could not be read, it returns no rows for sessions that are not in now: they may still exist.
+// ended returns a row for each session that had a row in the last sweep and has none in this sweep, because it has ended or is
+// idle. present has the rows of this sweep, and now all sessions. If some processes could not be read, a session that is not in
+// now may still exist, so ended returns no row for it.
 func (r *Recorder) ended(present []store.Row, now []moment.Session, missing []string) []store.Row {
 	partial := unread(missing)
 	current := make(map[identity]*moment.Session, len(now))

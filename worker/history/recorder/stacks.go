@@ -78,7 +78,7 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 	t.fresh = nil
 	t.collect(now, 0)
 	var wanted []takenStack
-	lacking := 0 // the sessions in wanted that have no valid stack
+	lacking := 0 // number of sessions in wanted that have no valid stack
 	present := make(map[identity]bool, len(rows))
 	for i := range rows {
 		id := identity{rows[i].PID, rows[i].Start}

@@ -20,7 +20,7 @@ const (
 	maxOpen      = 1000
 	maxKeys      = 1000            // keys (Finding.keys) of an incident
 	forgotten    = 5 * time.Minute // a wait that no look has found for this time is regarded as ended
-	jitter       = 20              // a look may be early by the period divided by jitter; see age
+	jitter       = 20              // a look may be early by the period divided by jitter; see view.age
 )
 
 // Engine applies the rules to a sequence of looks. It must be used by one goroutine at a time.

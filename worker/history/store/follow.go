@@ -16,7 +16,7 @@ type Follower struct {
 	dir    string
 	file   *os.File // nil: there is no journal
 	frames *frames
-	last   time.Time // of the newest sweep with which each was called
+	last   time.Time // of the newest sweep that the callback each has got
 }
 
 // Follow returns a follower for the sweeps after a time.
@@ -31,8 +31,9 @@ func (f *Follower) Close() {
 	}
 }
 
-// Next calls each with the new sweeps, in the order in which they were written. It decodes the newest sweeps first. When the
-// budget is used up, it omits the older sweeps, and returns their number. If an hour has ended, it reads the next journal too.
+// Next calls the callback each for every new sweep, in the order in which they were written. It decodes the newest sweeps
+// first. When the time budget is used up, it omits the older sweeps, and returns their number (left). If an hour has ended,
+// it reads the next journal too.
 func (f *Follower) Next(budget time.Duration, each func(*Sweep)) (left int, err error) {
 	for {
 		if f.file == nil {
@@ -95,7 +96,7 @@ func (f *Follower) replaced() (bool, error) {
 	return !os.SameFile(current, own), nil
 }
 
-// read calls each with the new sweeps of the open journal, as Next describes.
+// read calls the callback each for the new sweeps of the open journal, as Next describes.
 func (f *Follower) read(budget time.Duration, each func(*Sweep)) (left int, err error) {
 	st, err := f.file.Stat()
 	if err != nil {

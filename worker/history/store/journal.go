@@ -319,8 +319,8 @@ func (j *journal) close() error {
 	return nil
 }
 
-// readJournal calls each with the sweeps of a journal between since and until. It sorts them by time, since the clock may have
-// been set back. For sweeps outside of this span that have stacks, it calls each without the rows.
+// readJournal passes the sweeps of a journal between since and until to the callback each, one by one. It sorts them by time,
+// because the clock may have been set back. It also passes sweeps outside of this span that have stacks, but without their rows.
 func readJournal(file *os.File, since, until time.Time, each func(*Sweep) error) (Meta, error) {
 	st, err := file.Stat()
 	if err != nil {

@@ -111,7 +111,8 @@ func (d *sumDecoder) number() uint64 {
 	return v
 }
 
-// count reads the number of elements that follow. It is an error if they cannot fit, at least bytes each.
+// count reads the number of elements that follow. Each of them has at least as many bytes as the parameter least says. If the
+// remaining bytes cannot hold the elements, count sets d.err.
 func (d *sumDecoder) count(least int) int {
 	n := d.number()
 	if n > uint64(len(d.b)/least) {
@@ -180,8 +181,8 @@ type sweepFrame struct {
 	counted    bool // a frame of Sums counts this sweep
 }
 
-// read calls each with the Sums of the whole minutes in the span. It then adds up the sweeps that these Sums do not count, and
-// calls each with the Sums of those sweeps.
+// read passes the stored Sums of the whole minutes in the span to j.each, one by one. It then adds up the sweeps that these Sums
+// do not count, and passes the results to j.each too.
 func (j *journalReader) read(ctx context.Context) error {
 	if err := j.readMinutes(ctx); err != nil {
 		return err
@@ -212,7 +213,7 @@ func (j *journalReader) read(ctx context.Context) error {
 	return m.flush()
 }
 
-// readMinutes finds the frames of the sweeps, and calls each with the stored Sums of the whole minutes in the span.
+// readMinutes finds the frames of the sweeps, and passes the stored Sums of the whole minutes in the span to j.each.
 func (j *journalReader) readMinutes(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -245,8 +246,8 @@ func (j *journalReader) readMinutes(ctx context.Context) error {
 	}
 }
 
-// count marks the sweeps whose frames begin at the offset from or after it as counted. It returns false if one of them is of
-// another minute or already counted, or if no sweep begins at from.
+// count marks as counted the sweeps whose frames begin at or after the offset from. It returns false if one of them is of another
+// minute or already counted, or if no sweep begins at from.
 func (j *journalReader) count(from, minute int64) bool {
 	first := len(j.sweeps)
 	for first > 0 && j.sweeps[first-1].offset >= from {

@@ -152,7 +152,8 @@ func (l *lexer) next() (kind, string) {
 	return other, l.in[begin:l.at]
 }
 
-// word returns the word text. If text is the prefix of a literal, it returns the literal: e'...', b'...', x'...', n'...', u&'...'.
+// word returns the word in the parameter text. If text is the prefix of a literal, it returns the literal: e'...', b'...', x'...',
+// n'...', u&'...'.
 func (l *lexer) word(text string) (kind, string) {
 	switch lower := strings.ToLower(text); {
 	case lower == "e" && l.peek(0) == '\'':
@@ -210,8 +211,9 @@ func (l *lexer) comment() {
 	}
 }
 
-// literal reads a literal in single quotes. The meaning of \' in a literal without the prefix e depends on
-// standard_conforming_strings. The end of such a literal is not known, and the result is ambiguous.
+// literal reads a literal in single quotes. escapes is set for a literal with the prefix e, in which a backslash escapes the next
+// character. In another literal, the meaning of \' depends on standard_conforming_strings: its end is not known, and the result is
+// ambiguous.
 func (l *lexer) literal(escapes bool) (kind, string) {
 	for l.at++; l.at < len(l.in); l.at++ {
 		switch c := l.in[l.at]; {

@@ -115,7 +115,7 @@ func open(path string) (*os.File, int64, error) {
 	return f, st.Size(), nil
 }
 
-// readGroups calls each with the row groups of a file whose first column, a time, overlaps the span. A panic of the Parquet
+// readGroups calls the callback each with the row groups of a file whose first column, a time, overlaps the span. A panic of the Parquet
 // library, which a damaged file can cause, becomes an ErrFile. each must call checkGroup before it reads.
 func readGroups(ctx context.Context, path string, since, until int64, each func(p *parquetFile, group int) error) error {
 	p, err := openParquet(path)
@@ -137,12 +137,12 @@ func readGroups(ctx context.Context, path string, since, until int64, each func(
 	return nil
 }
 
-// readTable calls each with the rows of a file as T, from the row groups that overlap the span. T must begin with a time.
+// readTable calls the callback each with the rows of a file as T, from the row groups that overlap the span. T must begin with a time.
 func readTable[T any](ctx context.Context, path string, since, until int64, each func([]T) error) error {
 	return readGroups(ctx, path, since, until, func(p *parquetFile, group int) error { return readGroup(p, group, each) })
 }
 
-// errEach marks errors of the caller's function, so that they do not become an ErrFile.
+// errEach marks errors of the caller's callback each, so that they do not become an ErrFile.
 var errEach = errors.New("caller")
 
 type eachError struct{ err error }
@@ -201,7 +201,7 @@ const maxTogether = 4 << 20
 // errTogether means that a file of rows is not as this package writes it.
 var errTogether = fmt.Errorf("%w: too many rows at one time", ErrFile)
 
-// Rows calls each with the rows of a span, ordered by time and process.
+// Rows calls the callback each for every row of a span, ordered by time and process.
 func (r *Reader) Rows(ctx context.Context, since, until time.Time, each func(*Row) error) error {
 	for _, h := range r.hours(since, until) {
 		lo, hi := max(since.UnixMicro(), h.from.UnixMicro()), min(until.UnixMicro(), h.from.Add(time.Hour).UnixMicro())
@@ -226,7 +226,7 @@ type rowGroup struct {
 	lo, hi int64
 }
 
-// hourRows calls each with the rows of an hour. Groups with separate times are read one after the other: an hour of many sessions takes
+// hourRows calls the callback each with the rows of an hour. Groups with separate times are read one after the other: an hour of many sessions takes
 // much memory.
 func (r *Reader) hourRows(ctx context.Context, dir string, lo, hi int64, each func(*Row) error) error {
 	var groups []rowGroup
@@ -263,7 +263,7 @@ func (r *Reader) hourRows(ctx context.Context, dir string, lo, hi int64, each fu
 	return nil
 }
 
-// groupRows calls each with the rows of groups, in order.
+// groupRows calls the callback each with the rows of groups, in order.
 func (r *Reader) groupRows(ctx context.Context, groups []rowGroup, lo, hi int64, each func(*Row) error) error {
 	var rows []Row
 	texts := shared{}
@@ -390,7 +390,7 @@ func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(S
 	})
 }
 
-// closedSweeps calls each with the sweeps of a closed hour within a span.
+// closedSweeps calls the callback each for every sweep of a closed hour that is within a span.
 func (r *Reader) closedSweeps(ctx context.Context, dir string, since, until int64, each func(SweepInfo) error) error {
 	for _, path := range parts(dir, "sweeps") {
 		err := readTable(ctx, path, since, until, func(list []SweepInfo) error {

@@ -23,9 +23,9 @@ type SumOptions struct {
 	Enough func(from time.Time) bool
 }
 
-// Sums calls each with the Sums of a span. A closed hour that is completely in the span has Sums of an hour, other parts of the
-// span have Sums of minutes. Sum.Time is the begin of the minute or hour, also if the span begins within that minute. The function
-// each must not keep the pointer.
+// Sums passes the Sums of a span to the callback each, one by one. A closed hour that is completely in the span has Sums of an
+// hour, other parts of the span have Sums of minutes. Sum.Time is the begin of the minute or hour, also if the span begins within
+// that minute. The callback must not keep the pointer.
 func (r *Reader) Sums(ctx context.Context, o SumOptions, each func(*Sum) error) error {
 	lo, hi := o.Since.UnixMicro(), o.Until.UnixMicro()
 	enough := func(from time.Time) bool { return o.Enough != nil && o.Enough(from) }
@@ -42,7 +42,7 @@ func (r *Reader) Sums(ctx context.Context, o SumOptions, each func(*Sum) error) 
 	return r.liveSums(ctx, &journalReader{lo: lo, hi: hi, enough: enough, each: each})
 }
 
-// liveSums calls j.each with the Sums of the journal, if there is a journal.
+// liveSums passes the Sums of the journal to j.each, if there is a journal.
 func (r *Reader) liveSums(ctx context.Context, j *journalReader) error {
 	f, err := r.openJournal()
 	if err != nil || f == nil {
@@ -67,7 +67,7 @@ type hourSums struct {
 	each func(*Sum) error
 }
 
-// read calls each with the Sums of a span within the hour.
+// read passes the Sums of a span within the hour to h.each.
 func (h *hourSums) read(ctx context.Context, from, to int64, byMinute bool) error {
 	if !byMinute && to-from == time.Hour.Microseconds() {
 		return h.whole(ctx, from, to, hourSeconds)
@@ -85,7 +85,7 @@ func (h *hourSums) read(ctx context.Context, from, to int64, byMinute bool) erro
 	return h.part(ctx, last, to)
 }
 
-// whole calls each with the stored Sums that begin in a span and are this many seconds long: a minute or an hour.
+// whole passes to h.each the stored Sums that begin between from and to. seconds selects the Sums of a minute or of an hour.
 func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) error {
 	if from >= to {
 		return nil
@@ -139,7 +139,8 @@ func readSums(ctx context.Context, p *parquetFile, group int, each func(*Sum) er
 	}
 }
 
-// part calls each with the Sums of a part of a minute. It adds them up from the rows, since the stored Sums are of whole minutes.
+// part passes the Sums of a part of a minute to h.each. It adds them up from the rows, since the stored Sums are of whole
+// minutes.
 func (h *hourSums) part(ctx context.Context, from, to int64) error {
 	if from >= to {
 		return nil
@@ -210,7 +211,7 @@ func newMinutes(each func(*Sum) error) *minutes {
 	return &minutes{each: each, texts: map[int64]string{}}
 }
 
-// add counts a row. If the row is in another minute than the last row, it first calls each with the Sums of the last minute.
+// add counts a row. If the row is in another minute than the last row, it first passes the Sums of the last minute to m.each.
 func (m *minutes) add(row *Row, period time.Duration) error {
 	if m.adder != nil && m.adder.from != spanOf(row.Time, minuteSeconds) {
 		if err := m.flush(); err != nil {
@@ -227,7 +228,7 @@ func (m *minutes) add(row *Row, period time.Duration) error {
 	return nil
 }
 
-// flush calls each with the Sums of the last minute.
+// flush passes the Sums of the last minute to m.each.
 func (m *minutes) flush() error {
 	if m.adder == nil {
 		return nil

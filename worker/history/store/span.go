@@ -47,17 +47,19 @@ type Summary struct {
 
 const maxGaps = 1000
 
-// tolerance is the shortest time before the period of a sweep that is a Gap.
+// tolerance is the shortest unrecorded time before the period of a sweep that counts as a Gap.
 const tolerance = 900 * time.Millisecond
 
-// gap returns the time between the sweep at before and the period of the sweep at at. It reports whether this time is a gap.
+// gap returns the time from a sweep (at the time before) to the begin of the period of the next sweep (at the time at), and true
+// if this time counts as a gap.
 func gap(before, at time.Time, period time.Duration) (Gap, bool) {
 	g := Gap{before, at.Add(-period)}
 	return g, g.To.Sub(g.From) >= max(tolerance, period*9/10) // a sweep that is a little late makes no gap
 }
 
-// ReadSpan calls each with the sweeps of a span, ordered by time. The second argument is the gap before the sweep; nil: there is
-// none. If each returns an error, ReadSpan returns it with the summary of the sweeps so far.
+// ReadSpan calls the callback each for every sweep of a span, ordered by time. The callback's second argument is the gap before
+// the sweep; nil: there is none. If the callback returns an error, ReadSpan returns this error with the summary of the sweeps so
+// far.
 func ReadSpan(ctx context.Context, r *Reader, since, until time.Time, each func(*SpanSweep, *Gap) error) (Summary, error) {
 	s := Summary{Since: since, Until: until, Gaps: []Gap{}}
 	var infos []SweepInfo
@@ -178,7 +180,8 @@ type Totals struct {
 	by  []string
 	m   map[string]*Total
 	all float64
-	// comparison: the key of a blocker has no PID, because PIDs differ between spans. before: Add gets the other span.
+	// comparison is set by NewComparison: the key of a blocker then has no PID, because PIDs differ between spans. before is set
+	// while Add counts the other span.
 	comparison, before bool
 }
 

@@ -59,8 +59,8 @@ func (c *collector) wantedQuery(query uint64) uint64 {
 	return 0
 }
 
-// waitTimeOf returns the waitTime of a key. If there is no room for another one, it returns the joint waitTime of the process and
-// its state, and the key of this one.
+// waitTimeOf returns a key and its waitTime. Usually this is the given key. If there is no room for a new waitTime, it is the key
+// of the joint waitTime for the process and its state.
 func (c *collector) waitTimeOf(key waitKey) (waitKey, *waitTime) {
 	if w := c.off[key]; w != nil {
 		return key, w
@@ -76,8 +76,8 @@ func (c *collector) waitTimeOf(key waitKey) (waitKey, *waitTime) {
 	return key, w
 }
 
-// share returns the weight of a stack in the waitTime w, whose key is of. If there is no room for another one, it returns a joint
-// weight of the wait, without frames.
+// share returns the weight of a stack in the waitTime w. The parameter of is the key of w. If there is no room for another weight,
+// it returns a joint weight of the wait, without frames.
 func (c *collector) share(of waitKey, w *waitTime, key stackKey) *weight {
 	// Use the labels of the wait: they differ from the stack's labels if waitTimeOf had no room for the wait.
 	key.labels.event, key.labels.offCPU = of.event, ""

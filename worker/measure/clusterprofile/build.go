@@ -204,7 +204,8 @@ func (b *builder) addPart(key waitKey, w *waitTime, part int, pool map[stackKey]
 	}
 }
 
-// distribute divides the time took among stacks. If own is set, the samples have the labels of the stacks, else they have l.
+// distribute divides the time in the parameter took among stacks, and adds a sample for each. If own is set, a sample has the
+// labels of its stack. Otherwise all samples have the labels l.
 func (b *builder) distribute(part int, took time.Duration, stacks map[stackKey]*weight, own bool, l labels) {
 	share := sharing(part, stacks)
 	var sum float64

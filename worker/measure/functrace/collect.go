@@ -139,7 +139,7 @@ func (c *collector) verifyRights() error {
 }
 
 // tick verifies the rights of the processes, at most every 100 ms. With Options.CountOnly it also reads the titles of new
-// processes; otherwise take does this.
+// processes; otherwise the method take reads them.
 func (c *collector) tick() error {
 	const pause = 100 * time.Millisecond
 	if time.Since(c.looked) < pause {
@@ -156,7 +156,8 @@ func (c *collector) tick() error {
 	return err
 }
 
-// take counts a hit, and calls each with it if each is not nil. It returns the error of each.
+// take counts the hit h. If the callback each is not nil, take passes it an Event that describes the hit, and returns the
+// callback's error. A hit without a readable stack counts as unread, without a call.
 func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
 	t := c.tracer
 	group := t.points[h.Probe].Group

@@ -60,7 +60,8 @@ func (f *finder) images(pid int) []symbolize.Loaded {
 // enough is the number of processes of a server whose images are searched. Most processes of a server have the same images.
 const enough = 64
 
-// each calls its argument for every different image of the processes, programs before libraries, until the argument returns false.
+// each calls the callback each for the different images of the processes, once for each image, programs before libraries. It stops
+// when the callback returns false. In a trace of all processes of a server, it searches only the first processes; see enough.
 func (f *finder) each(each func(l *symbolize.Loaded, program bool) bool) {
 	met := make(map[*elfimage.Image]bool)
 	for _, programs := range []bool{true, false} {

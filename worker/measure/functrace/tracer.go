@@ -212,8 +212,8 @@ func (t *Tracer) exactly(p *place) (Point, error) {
 	return PointAt(p.image.Machine(), code, p.inside)
 }
 
-// addPoint adds the point made for the instruction at a link-time address of an image. counter is the link-time address of the
-// probe's semaphore; 0: none.
+// addPoint completes the point in the parameter made with the file and the offset of its instruction, and adds it. addr is the
+// instruction's link-time address in the image l. counter is the link-time address of the probe's semaphore; 0: none.
 func (t *Tracer) addPoint(l symbolize.Loaded, addr, counter uint64, pushed int64, made probe.Point) error {
 	offset, ok := l.Offset(addr)
 	if !ok {
@@ -422,7 +422,7 @@ func (t *Tracer) notice(n probe.Notice) {
 }
 
 // Run traces until the time d after Attach has passed (0: no limit), or until ctx ends, and returns the result. The end of ctx is
-// no error. It calls each for each hit with a stack or arguments; nil: no call.
+// no error. It passes each hit with a stack or arguments to the callback each; nil: no call.
 func (t *Tracer) Run(ctx context.Context, d time.Duration, each func(*Event) error) (*Result, error) {
 	c := t.collector()
 	err := t.session.Run(ctx, d, func(h *probe.Hit) error { return c.take(h, each) }, c.tick)

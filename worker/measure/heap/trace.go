@@ -36,8 +36,8 @@ type Report struct {
 }
 
 // Run traces the allocations of a process. It ends when ctx or the process ends, or when the trace costs too much: see
-// allocs.Tracer. None of these is an error. It calls report several times a second. The errors are those of allocs.Open and
-// allocs.Tracer.Run.
+// allocs.Tracer. None of these is an error. It calls the callback report several times a second. The errors are those of
+// allocs.Open and allocs.Tracer.Run.
 func Run(
 	ctx context.Context, c *capture.Capturer, target process.Target, a *Allocator, o allocs.Options,
 	report func(*allocs.Progress),

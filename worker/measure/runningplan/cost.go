@@ -21,7 +21,7 @@ type cost struct {
 	began map[int]time.Duration // processor time of each process at the start
 	used  time.Duration         // of both processes since the start
 	limit time.Duration         // of used
-	// processor is processorTime, and after is time.After, except in tests.
+	// The field processor is the function processorTime, and the field after is time.After. Tests replace both.
 	processor func(pid int) (time.Duration, error)
 	after     func(time.Duration) <-chan time.Time
 }

@@ -135,7 +135,8 @@ func (r *SessionReport) end(record waits.Record) {
 	q.longest = max(q.longest, record.Took)
 }
 
-// abandon ends the running execution, whose end was not seen, and adds its waits to the queries. They are not counted.
+// abandon ends the running execution, whose end was not seen, and adds its waits to the queries as waits of an execution that is
+// not counted.
 func (r *SessionReport) abandon() {
 	run := r.running
 	r.running = nil

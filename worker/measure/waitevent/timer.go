@@ -245,8 +245,9 @@ func (t *Timer) close() {
 // ErrOff means that wait events are not being timed.
 var ErrOff = errors.New("wait events are not being timed")
 
-// use calls f with the provider while the gate is locked. take is gate.change if f changes traces or the provider's figures, and
-// gate.read if f only reads. The error is ErrBusy, ErrOff, the reason why the timing could not start, or the error of f.
+// use calls f with the provider while the gate is locked. The parameter take is gate.change if f changes traces or the provider's
+// figures, and gate.read if f only reads. The error is ErrBusy, ErrOff, the reason why the timing could not start, or the error of
+// f.
 func (t *Timer) use(take func() (func(), error), f func(*Server, waits.Provider) error) error {
 	done, err := take()
 	if err != nil {

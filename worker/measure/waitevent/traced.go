@@ -191,8 +191,8 @@ func (t *Timer) bound(most int) {
 	}
 }
 
-// forget deletes the traces of processes until at most left are left. It deletes those whose last record is the oldest, since these
-// processes have ended or sleep. It does not delete active traces.
+// forget deletes traces of processes until at most the number left remain. It deletes those whose last record is the oldest, since
+// these processes have ended or sleep. It does not delete active traces.
 func (t *Timer) forget(left int) {
 	oldest := slices.SortedFunc(maps.Keys(t.traces), func(a, b int) int {
 		return t.traces[a].newest().Compare(t.traces[b].newest())

@@ -106,9 +106,8 @@ func parseConnString(o origin) (config *pgx.ConnConfig, notes []string, err erro
 // announces, and worker --all connects to servers of any user. A row that the worker reads has some megabytes at most.
 const maxMessage = 64 << 20
 
-// parse converts connection settings to a configuration. The sources in descending priority, as in libpq: the
-// connection string, its service (or PGSERVICE), the environment, the cluster. pgx parses only the settings that it
-// treats as libpq does.
+// parse converts connection settings to a configuration. The sources are, in descending priority as in libpq: the connection
+// string, its service (or PGSERVICE), the environment, the cluster. pgx parses only the settings that it treats as libpq does.
 func parse(o origin) (*pgx.ConnConfig, error) {
 	s, service, err := gather(o)
 	if err == nil {
@@ -265,7 +264,7 @@ func tcpHost(address string) (host, numeric string) {
 	return address, ""
 }
 
-// fill adds those settings of from, a source with lower priority, that s lacks.
+// fill adds the settings that s lacks from the parameter from, a source with lower priority.
 func (s settings) fill(from settings) {
 	for name, value := range from {
 		if _, given := s[name]; !given {

@@ -61,7 +61,7 @@ func ByProcess(pid int) (Cluster, error) {
 	return ByDataDir(procPath(pid, "cwd"))
 }
 
-// byDataDir finds the server of a directory. find verifies the process that postmaster.pid names.
+// byDataDir finds the server of a directory. The callback find verifies the process that postmaster.pid names.
 func byDataDir(dir string, find func(path string, file pidFile) (Cluster, error)) (Cluster, error) {
 	path, err := resolve(dir)
 	if errors.Is(err, fs.ErrPermission) {

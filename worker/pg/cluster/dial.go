@@ -61,7 +61,8 @@ func (s settings) addresses() (hostaddrs, error) {
 	return found, nil
 }
 
-// lookup returns the addresses given by hostaddr, and calls other for all other names.
+// lookup returns a function that returns the addresses that hostaddr gives for a name. For names without such
+// addresses, the function calls the parameter other.
 func (h hostaddrs) lookup(other pgconn.LookupFunc) pgconn.LookupFunc {
 	return func(ctx context.Context, host string) ([]string, error) {
 		if found, ok := h[host]; ok {
@@ -124,7 +125,7 @@ func (s settings) keepAlive() net.KeepAliveConfig {
 	return k
 }
 
-// integer returns the number in a setting, or the given default if it is not set.
+// integer returns the number in a setting, or the parameter without if the setting is not set.
 func (s settings) integer(name string, without int) (int, error) {
 	if s[name] == "" {
 		return without, nil

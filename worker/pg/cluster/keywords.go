@@ -30,7 +30,8 @@ const (
 	refused            // an error: libpq supports it, this program does not, and the connection would be less protected without it
 )
 
-// keyword is a libpq keyword: how it is handled, and the environment variable with its default; empty: none.
+// keyword describes a libpq keyword. use says how this program handles it, and env is the environment variable that has
+// its default; empty: there is none.
 type keyword struct {
 	use use
 	env string

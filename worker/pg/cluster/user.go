@@ -34,7 +34,7 @@ type Privileges struct {
 // kernel.perf_event_paranoid is above 2. Programs that it executes later gain none (empty bounding set, no_new_privs).
 // All of this holds for every thread.
 //
-// The capabilities in also are kept too, if the process has them.
+// The parameter also lists further capabilities to keep, if the process has them.
 //
 // Call BecomeServerUser once and early, before files are created and before a connection string is parsed. The defaults
 // for user name, password file and service file then are in the new user's home directory, except for environment
@@ -120,9 +120,10 @@ func reduce(keep uint64) error {
 	return nil
 }
 
-// setDumpable makes this process dumpable again if guarded is set: the process keeps capabilities. The change of user
-// has made it undumpable (fs.suid_dumpable is 0 on most systems), which makes root the owner of its files in /proc.
-// Then an administrator who works as the server's user cannot see its executable or open files, or get a core dump.
+// setDumpable makes this process dumpable again if guarded is set, because the process then keeps capabilities. The
+// change of user has made it undumpable (fs.suid_dumpable is 0 on most systems), which makes root the owner of its
+// files in /proc. Then an administrator who works as the server's user cannot see its executable or open files, or get
+// a core dump.
 //
 // But any process of the same user could trace a dumpable process, and so could every backend in which a superuser
 // runs code. The tracer must not gain the worker's CAP_SYS_PTRACE. The kernel prevents that: only a process whose

@@ -102,8 +102,8 @@ type codePlace struct {
 	offset          uint64
 }
 
-// recognise returns the callback that look finds by a function's code; nil: none. It returns the cached result of an
-// earlier call if there is one. If the code could not be read, the next call tries again.
+// recognise returns the callback that the function look finds by a function's code; nil: none. It returns the cached
+// result of an earlier call if there is one. If the code could not be read, the next call tries again.
 func (r *reader) recognise(code *Code, look func() *callback) *callback {
 	seen, place := &r.server.seen, codePlace{code.Image, code.Function, code.Offset}
 	seen.mu.Lock()

@@ -101,15 +101,15 @@ type Process struct {
 	plpgsqlAt, spiAt atomic.Uint64
 }
 
-// Process returns the Process for a process in which the server's program has the load bias bias.
+// Process returns the Process for one process. bias is the load bias of the server's program in it.
 func (s *Server) Process(bias uint64) *Process {
 	return &Process{server: s, layout: s.layout, bias: bias}
 }
 
-// ExtraReads lists the memory to copy together with the stack. It has variables, with the memory to which they point,
-// and the list whose first node is at the pointer at Head. If the argument of a node is on the stack, the targets of
-// the pointers OnStack in it are copied. Else Elsewhere bytes of the argument are copied. For a callback in Known, the
-// pointers there replace OnStack.
+// ExtraReads lists the memory to copy together with the stack: Variables, Counters, and the nodes of the list
+// error_context_stack. Head is the address of the pointer to the first node. If the argument of a node is on the stack,
+// OnStack lists the pointers in it whose targets are copied. For a callback in Known, the pointers in Known replace
+// OnStack. If the argument is not on the stack, Elsewhere is the number of its bytes to copy.
 type ExtraReads struct {
 	Variables []Variable
 	Head      uint64

@@ -122,7 +122,7 @@ func (r *reader) signature(estate uint64) (string, bool) {
 	return text, oid != 0 && len(text) >= len("f()") && text[len(text)-1] == ')'
 }
 
-// phrase reads err_text, a constant of the library, or "" if it is null.
+// phrase reads err_text, a constant of the library. It returns "" if err_text is null.
 func (r *reader) phrase(estate uint64) (string, bool) {
 	p, ok := r.word(estate + uint64(r.layout.errText))
 	if !ok || p == 0 {

@@ -93,8 +93,9 @@ func major(data io.Reader) (int, error) {
 	}
 }
 
-// majorIn searches one piece. found is the version found before. It returns the end of the piece, with which the next
-// piece begins.
+// majorIn searches one piece of the data. found is the version in the pieces before it, or 0. majorIn returns the
+// version found so far, and the end of the piece, which the caller puts before the next piece. last is set for the last
+// piece.
 func majorIn(piece []byte, found int, last bool) (int, []byte, error) {
 	const mark, digits = "postgres (PostgreSQL) ", 4
 	for {

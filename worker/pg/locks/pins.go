@@ -74,8 +74,8 @@ func (r *Reader) vacuumed(p *proc) (relation *Tag, lock uint64) {
 	return relation, lock
 }
 
-// ownLocks calls each with the locks that a process holds in the lock table. It returns false if they cannot be read, or if the
-// process has too many.
+// ownLocks calls the callback each for every lock that a process holds in the lock table. It returns false if a lock cannot be
+// read, or if the process has too many locks; the callback has then got only some of them.
 func (r *Reader) ownLocks(p *proc, each func(tag Tag, kind int, hold uint32, lock uint64)) bool {
 	const most = 64 // locks of a process in one of the partitions
 	first := r.address(p.index) + uint64(r.layout.ProcMyLocks)

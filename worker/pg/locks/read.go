@@ -18,7 +18,7 @@ import (
 const (
 	tries     = 4       // attempts to read one lock without a change
 	maxProcs  = 1 << 19 // more than PostgreSQL's limit of max_connections and other processes
-	maxActive = 3       // processes with a transaction to keep: with several besides startup, the blocker of replay is unknown
+	maxActive = 3       // bound of Reader.active; if several besides startup are active, the blocker of replay is unknown
 	maxEdges  = 1 << 20 // blockers in one moment
 	maxWaits  = 1 << 16
 	maxSteps  = 1 << 18 // reads of lists in one moment

@@ -106,8 +106,8 @@ func (r *NameReader) Names(database uint32, relations []uint32) map[uint32]strin
 	return names
 }
 
-// search adds the names of the wanted relations to wanted. A relation gets all different names in those versions of its
-// row in pg_class that may be the current version.
+// search looks for the names of the relations that are the keys of wanted, and adds the names to the values. A relation gets
+// all different names in those versions of its row in pg_class that may be the current version.
 func (r *NameReader) search(database uint32, wanted map[uint32][]string) error {
 	dir := filepath.Join(r.dataDir, "base", strconv.FormatUint(uint64(database), 10))
 	file, err := classFile(dir)
@@ -231,7 +231,8 @@ func (r *NameReader) page(descriptor uint64, was []byte, addr uint64) ([]byte, e
 	return nil, errInconsistent
 }
 
-// addNames adds to wanted the names in those rows of a page that may be the current version of a wanted relation's row.
+// addNames adds names to the values of wanted, whose keys are the oids of relations. The names are from those rows of a page
+// that may be the current version of a relation's row.
 func addNames(page []byte, wanted map[uint32][]string) error {
 	l := &layout.Pages
 	lower, upper := int(page16(page, l.PageLower)), int(page16(page, l.PageUpper))

@@ -23,7 +23,7 @@ type slabOffsets struct {
 	headerSize                               uint64 // the offset of the size of the context's header; 0: that size is constant
 	header                                   uint64 // the size of the context's header, if it is constant
 	empty                                    uint64 // the offset of the number of empty blocks; 0: empty blocks are in a list
-	lists, count                             uint64 // the offset of the dlist_heads; their number, 0: chunksPerBlock + 1
+	lists, count                             uint64 // lists: offset of the dlist_heads; count: their number, 0: chunksPerBlock + 1
 	free                                     int64  // the offset of SlabBlock.nfree from SlabBlock.node
 	owner                                    int64  // the offset of SlabBlock.slab from SlabBlock.node; 0: there is none
 }

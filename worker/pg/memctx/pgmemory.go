@@ -122,8 +122,8 @@ type Tree struct {
 	NoChecks bool
 }
 
-// better reports whether a reading has fewer missing contexts than another one, or as many and fewer contradictions and
-// changes.
+// better reports whether t has fewer missing contexts than the tree in the parameter than. If both miss as many, better
+// compares the number of contradictions and changes.
 func (t *Tree) better(than *Tree) bool {
 	return cmp.Or(cmp.Compare(t.Missing, than.Missing), cmp.Compare(t.Broken+t.Changed, than.Broken+than.Changed)) < 0
 }
@@ -190,8 +190,8 @@ func (t *Tree) Path(i int) []int {
 	return path
 }
 
-// Read reads the tree of a process in which the server's program has the load bias bias. The error is ErrNoContexts or
-// that of ctx. If a tree was read before ctx ended, Read returns the best one and no error.
+// Read reads the tree of a process. bias is the load bias of the server's program in the process. The error is
+// ErrNoContexts or that of ctx. If a tree was read before ctx ended, Read returns the best one and no error.
 func (s *Server) Read(ctx context.Context, memory Memory, bias uint64, o Options) (*Tree, error) {
 	if o.MaxContexts <= 0 {
 		o.MaxContexts = DefaultMaxContexts

@@ -98,12 +98,14 @@ func (c copied) read(addr uint64, b []byte) bool {
 	return len(from) >= len(b) && copy(b, from) == len(b)
 }
 
-// figures reads the progress of nodes. It records each piece of memory that it reads in wanted, for Pieces.
+// figures reads the progress of nodes. It adds each piece of memory that it reads to wanted, from which Pieces gets its
+// result.
 type figures struct {
 	*reader
 
 	read func(addr uint64, b []byte) bool
-	// records is set by Pieces, which needs only wanted: the figures are not kept.
+	// records is set when Pieces reads the figures only to learn which pieces of memory they need. These pieces are
+	// collected in wanted, and the figures themselves are thrown away.
 	records bool
 	wanted  []Piece
 	// active is set while running nodes and the nodes above them are read. lacks is set if memory for a figure of such

@@ -130,8 +130,8 @@ func (n *Node) description(rounded bool) string {
 	return text
 }
 
-// count returns a number of things in words. If rounded is set, the number is the next smaller power of ten, and the
-// result is "" below 100.
+// count returns the number n with a word for the counted things, such as ", 250 rows". If rounded is set, it rounds n
+// down to a power of ten, and returns "" below 100.
 func count(n int64, of string, rounded bool) string {
 	const least, base = 100, 10
 	if !rounded {
@@ -147,7 +147,7 @@ func count(n int64, of string, rounded bool) string {
 	return fmt.Sprintf(", at least %s %s", grouped(power), of)
 }
 
-// percent returns the part done of all in whole percent, rounded down.
+// percent returns done divided by all, in whole percent, rounded down.
 func percent(done, all int64) string {
 	const whole = 100
 	if all <= 0 || done < 0 {

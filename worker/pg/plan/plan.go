@@ -323,8 +323,8 @@ func (r *reader) levelOf(k int, taken map[uint64]bool) *Level {
 	return nil
 }
 
-// only returns the level to which values point. one is true if they point to exactly one level that is not in taken. A
-// pointer to the QueryDesc is preferred, because the QueryDesc has the text.
+// only returns the level to which values point, apart from the levels in the map taken. one is true if they point to exactly one
+// such level. A pointer to the QueryDesc is preferred, because the QueryDesc has the text.
 func (r *reader) only(values []uint64, taken map[uint64]bool) (found *Level, one bool) {
 	for _, v := range values {
 		l := r.candidate(v)

@@ -111,7 +111,7 @@ func part(done, all int64) string {
 	return fmt.Sprintf("%s of %s (%.1f %%)", grouped(done), grouped(all), percent*float64(done)/float64(all))
 }
 
-// grouped returns a number with a comma after each third digit.
+// grouped returns a number with a comma between groups of three digits: "2,435".
 func grouped(n int64) string {
 	const group = 3
 	digits := strconv.FormatInt(n, 10)

@@ -51,7 +51,7 @@ func (r *reader) tree(l *Level) error {
 	return nil
 }
 
-// node reads one PlanState. If wanted is not 0, it must be the node's plan.
+// node reads one PlanState. If wanted is not 0, it is the address that the node's plan must have.
 func (r *reader) node(l *Level, addr, wanted uint64) (*Node, error) {
 	if len(l.nodes) >= maxNodes {
 		return nil, fmt.Errorf("the plan has more than %d nodes", maxNodes)

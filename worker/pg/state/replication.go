@@ -57,8 +57,8 @@ func (p *Positions) SenderLag() (most uint64) {
 	return most
 }
 
-// behind returns the distance of two positions that were read one after the other; 0 if at is not known or is the
-// greater one.
+// behind returns how many bytes the position at is behind the position end. The result is 0 if at is not known. It is also 0
+// if at is greater, because the two were read one after the other.
 func behind(end, at uint64) uint64 {
 	if at == 0 || end < at {
 		return 0

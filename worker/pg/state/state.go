@@ -387,8 +387,8 @@ func (r *Reader) settle(entries []entry, o Options) (torn []bool, err error) {
 	return torn, nil
 }
 
-// consistent reports whether an entry did not change between two reads: its change count was even and is the same in
-// after.
+// consistent reports whether an entry did not change between two reads: its change count was even, and is the same in
+// after, the bytes of the second read.
 func (r *Reader) consistent(e *entry, after []byte) bool {
 	before := binary.NativeEndian.Uint32(e.bytes[r.offsets.stChangecount:])
 	return before%2 == 0 && before == binary.NativeEndian.Uint32(after[r.offsets.stChangecount:])

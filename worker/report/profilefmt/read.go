@@ -27,9 +27,9 @@ const (
 // ErrInput is the error of Read for a file that is not a profile, or that is too large.
 var ErrInput = errors.New("cannot read profile")
 
-// Read reads a profile: a pprof file, compressed or not, or folded stacks as text. The input may be hostile. Read credits
-// the bytes of r to all budgets, and charges the memory of the profile to memory. It returns ErrInput for a profile that exceeds
-// a budget or a limit, or is not a profile. Several profiles may share the budgets.
+// Read reads a profile: a pprof file, compressed or not, or folded stacks as text. The input may be hostile. Read credits the
+// bytes of r to the budget memory and to the budgets in more. It charges the memory of the profile to the budget memory only. It
+// returns ErrInput for a profile that exceeds a budget or a limit, or is not a profile. Several profiles may share the budgets.
 func Read(r io.Reader, memory *budget.Budget, more ...*budget.Budget) (*profile.Profile, error) {
 	in := bufio.NewReader(budget.Reader(r, append(more, memory)...))
 	magic, err := in.Peek(2)

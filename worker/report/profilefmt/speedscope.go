@@ -164,7 +164,8 @@ func (s *speedscope) profile(index int, unit *profile.ValueType) {
 	s.text(`]}`)
 }
 
-// each writes an element for each stack with a positive value of one sample type.
+// each calls the callback write for every stack that has a positive value of the sample type index, and writes commas between the
+// results.
 func (s *speedscope) each(index int, write func(*weighted)) {
 	n := 0
 	for i := range s.list {

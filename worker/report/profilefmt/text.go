@@ -57,8 +57,8 @@ type textWriter struct {
 	width int // of the column of a value, in characters
 }
 
-// frameSums has two sums for a frame: self of the values of samples in which the frame is the innermost, and all of the values of
-// samples that have the frame on the stack. A sample with a recursive function is added once.
+// frameSums has two sums of values for a frame. self is the sum of the samples in which the frame is innermost. all is the sum of
+// the samples that have the frame anywhere on the stack; a sample counts once, even if the function is recursive.
 type frameSums struct {
 	self, all int64
 	last      int // the number of the last sample in all
@@ -194,7 +194,7 @@ func (t *textWriter) queries(p *profile.Profile, index int, o Options) error {
 	return nil
 }
 
-// more prints how many of n things, named noun, are more than t.top and therefore not printed.
+// more prints how many of n things were not printed, because a text has only t.top of them. noun is the word for a thing.
 func (t *textWriter) more(n int, noun string) {
 	switch left := n - t.top; {
 	case left == 1:

@@ -64,7 +64,8 @@ type brief struct {
 	buf     []byte
 }
 
-// line appends the texts before and text as a line, except if text is empty. It joins several lines, and shortens a long text.
+// line appends one line that has the texts in the parameters before and text. It appends nothing if text is empty. It makes one
+// line of a text with several lines, and shortens a long text.
 func (b *brief) line(colour, before, text string) {
 	text = oneLine(text, false, b.options.ASCII)
 	if text == "" {
@@ -85,7 +86,7 @@ func (b *brief) line(colour, before, text string) {
 func Query(t *backtrace.Trace) string { return oneLine(t.Query, t.QueryCut, false) }
 
 // oneLine returns a text from outside this program as one line of bounded length. The line ends in three dots if the text is
-// shortened, or if more is set.
+// shortened, or if the parameter more is set.
 func oneLine(text string, more, ascii bool) string {
 	const most = 8 * maxNote
 	if len(text) > most {

@@ -51,7 +51,8 @@ func contextNote(t *backtrace.Trace, thread, frame int) string {
 	return note
 }
 
-// appendShortened appends at most maxNote bytes of a text. It appends three dots if the text is longer, or if more is set.
+// appendShortened appends at most maxNote bytes of a text. It appends three dots if the text is longer, or if the
+// parameter more is set.
 func appendShortened(buf []byte, text string, more, ascii bool) []byte {
 	if len(text) > maxNote {
 		end := maxNote

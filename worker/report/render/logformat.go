@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// field is a field of a log line. value is the JSON of the line, with its escapes.
+// field is a field of a log line. value is the field's value as the line has it, in JSON with escapes.
 type field struct {
 	name  string
 	value json.RawMessage

@@ -205,7 +205,7 @@ func (p *Page) watch(ctx context.Context) (source.Source, error) {
 	return src, nil
 }
 
-// after calls rest after the time d. Another call of after cancels this one.
+// after makes a timer that calls rest when the time d has passed. A later call of the method after replaces the timer.
 func (p *Page) after(d time.Duration) {
 	p.turn++
 	turn := p.turn

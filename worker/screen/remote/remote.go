@@ -135,8 +135,8 @@ func (c *Client) Check(ctx context.Context) error {
 	return err
 }
 
-// Fetch is view.Fetch for the worker. If the worker does not answer, Fetch returns before, the data of the last answer, with
-// the error. The next call tries again.
+// Fetch is view.Fetch for the worker. If the worker does not answer, Fetch returns the data of the last answer (the
+// parameter before) with the error. The next call tries again.
 func (c *Client) Fetch(ctx context.Context, s *view.State, before *view.Data, _ time.Time, _, whole bool) *view.Data {
 	pages := []view.Page{s.Page}
 	if whole {

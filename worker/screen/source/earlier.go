@@ -149,8 +149,8 @@ func (x *earlierSource) newest(s Span) (at time.Time) {
 	return at
 }
 
-// ownSamples returns the time from which on the samples in memory are single samples, not minutes (see minutes.go), and the
-// time of the first sample of either form. A zero time means that there are no such samples.
+// ownSamples returns two times about the samples in memory. From the time own on, they are single samples, not minutes (see
+// minutes.go). first is the time of the first sample of either form. A zero time means that there are no such samples.
 func (l *Live) ownSamples() (own, first time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,7 +343,8 @@ func (l *Live) readMoment(ctx context.Context, at time.Time) (*recordedMoment, e
 // unknownEarlier says which rules cannot be applied to recorded sweeps, and why.
 const unknownEarlier = "connections and processors: a recorder does not keep idle sessions and states of processes"
 
-// samples calls each with the samples that have the data of the span. Their lock is locked during the call.
+// samples calls the callback each once, with the past that has the samples of the span. The lock of this past is locked during
+// the call.
 func (x *earlierSource) samples(each func(*past)) {
 	mu, p := &x.live.mu, &x.live.past
 	if x.sweeps != nil {

@@ -154,8 +154,8 @@ func (l *Live) Watch() (<-chan struct{}, func()) {
 	})
 }
 
-// run takes samples until ctx ends. It begins when before is closed, the end of an earlier run; nil: at once. It closes done
-// at the end.
+// run takes samples until ctx ends. If before is not nil, run first waits until this channel is closed, at the end of an
+// earlier run. It closes done at the end.
 func (l *Live) run(ctx context.Context, before <-chan struct{}, done chan<- struct{}) {
 	defer close(done)
 	if before != nil {
@@ -176,7 +176,7 @@ func (l *Live) run(ctx context.Context, before <-chan struct{}, done chan<- stru
 	}
 }
 
-// changed sends a value to each watcher that has not yet to receive one.
+// changed sends a value to each watcher, except to watchers that have not received the value before.
 func (l *Live) changed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -405,7 +405,7 @@ func (l *Live) reach(ctx context.Context, from time.Time) error {
 	return nil
 }
 
-// reachBack reads the recorded minutes between two times, and then closes the channel read.
+// reachBack reads the recorded minutes between the times from and own, and then closes the channel in the parameter read.
 func (l *Live) reachBack(from, own time.Time, read chan<- struct{}) {
 	err := host.Catch("history", func() error {
 		l.earlier.mu.Lock()

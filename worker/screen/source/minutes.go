@@ -183,8 +183,8 @@ func minutesOf(infos []store.SweepInfo, from time.Time) (list []*recordedMinute)
 	return list
 }
 
-// insert replaces the minutes of a span by recorded minutes. Hours of the span that end at or before whole are complete, and
-// are not read again.
+// insert replaces the minutes of a span by recorded minutes. Hours of the span that end at or before the time in the parameter
+// whole are complete, and are not read again.
 func (p *past) insert(s Span, list []*recordedMinute, whole time.Time) {
 	first, _ := slices.BinarySearchFunc(p.samples, s.From, func(x sample, t time.Time) int { return x.at.Compare(t) })
 	end, _ := slices.BinarySearchFunc(p.samples, s.To, func(x sample, t time.Time) int { return x.at.Compare(t) })

@@ -395,7 +395,7 @@ func (p *past) renumber() {
 	}
 }
 
-// between calls each for the samples that stand for a part of a span, with the length of this part in seconds.
+// between calls the callback each for every sample that stands for a part of a span, with the length of this part in seconds.
 func (p *past) between(s Span, each func(*sample, float64)) {
 	first, _ := slices.BinarySearchFunc(p.samples, s.From, func(x sample, t time.Time) int { return x.at.Compare(t) })
 	for i := first; i < len(p.samples); i++ {

@@ -97,8 +97,8 @@ func (c *canvas) blocking(y, end int) {
 	}
 }
 
-// blockingColumns returns the first cells of the columns after the first one. Columns are as wide as their texts, but at least a
-// quarter of the line is left for the last column.
+// blockingColumns returns the first cell of each text of nodeWords in a line of the page: ageAt, waitAt and textAt. Columns are
+// as wide as their texts, but at least a quarter of the line is left for the last column.
 func (c *canvas) blockingColumns(nodes []source.BlockingNode, marks []string, limit int) (ageAt, waitAt, textAt int) {
 	const first, gap = 3, 2 // columns
 	name, age, wait := len("process"), len("waits for"), len("lock, mode, or state")
@@ -167,7 +167,9 @@ func nodeName(n *source.BlockingNode) string {
 	return "prepared " + strconv.FormatUint(uint64(n.XID), 10)
 }
 
-// nodeWords returns the age, the lock or the state, and the object of a node. For a root, it returns what the root does.
+// nodeWords returns the texts about a node that waits: age is how long it has waited, wait is the lock, and text is the locked
+// object. For a node that does not wait, age is the age of its statement or state, wait is its wait event or state, and text
+// describes its activity.
 func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 	mark := ""
 	if n.Deadlock {

@@ -150,8 +150,8 @@ func (d *Data) session(ctx context.Context, src source.Source, s *State, before 
 	}
 }
 
-// Received completes data that a worker has sent for the state s. If s.Held is set, stack, plan and memory stay as in before, the
-// data of the last answer.
+// Received completes data that a worker has sent for the state s. If s.Held is set, stack, plan and memory stay as in the last
+// answer (the parameter before).
 func Received(d *Data, s *State, before *Data) {
 	d.PID, d.Filter, d.page, d.captures = s.PID, s.Filter, s.Page, s.captures
 	if s.Page != PageSession || !s.Held || before == nil || before.PID != s.PID || before.captures != s.captures {
@@ -177,7 +177,8 @@ func Received(d *Data, s *State, before *Data) {
 	}
 }
 
-// Unanswered returns before, the data of the last answer, with err as the reason why there is no newer answer. before may be nil.
+// Unanswered returns the data of the last answer (the parameter before; it may be nil), with err as the reason why there is no
+// newer answer.
 func Unanswered(s *State, before *Data, now time.Time, err error) *Data {
 	d := &Data{Time: now, Info: &source.Info{}, PID: s.PID}
 	if before != nil {

@@ -210,8 +210,8 @@ func (g *Grid) Fill(x, y, limit int, s Style) {
 	}
 }
 
-// Wrap breaks a text into at most lines lines of at most width cells, at spaces if possible. The last line ends with "…" if the
-// text has more.
+// Wrap breaks a text into lines of at most width cells, at spaces if possible. The parameter lines is the largest number of
+// lines. The last line ends with "…" if the text has more.
 func Wrap(text string, width, lines int) (out []string) {
 	const most = 64 << 10 // the rest of a longer text is ignored
 	text = text[:min(len(text), most)]

@@ -29,8 +29,8 @@ func (c *canvas) load(y, end int) {
 	r.draw(c, y, end)
 }
 
-// top returns the top of an axis, a round number that is not smaller than most, and the distance between the marks of the axis.
-// marks is the wanted number of marks.
+// top returns the value at the top of an axis, and the distance between the marks of the axis. The value is a round number that
+// is not smaller than the parameter most. marks is the wanted number of marks.
 func top(most float64, marks int) (float64, float64) {
 	step := math.Pow(10, math.Floor(math.Log10(math.Max(most, 1)/float64(marks))))
 	step = math.Max(step, 0.1)
