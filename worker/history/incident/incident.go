@@ -112,8 +112,8 @@ type Session struct {
 }
 
 // Node is a process of the forest of waits. PID 0 is a prepared transaction. Mode and Object describe the lock for which the
-// process waits. Blocked are the processes that wait for this process. Again is set if the forest has these nodes at another Node
-// of the same process, and not here.
+// process waits. Blocked are the processes that wait for this process. Again is set if the processes are left out here, because
+// another Node of this process has them or the tree is too deep.
 type Node struct {
 	PID     int32   `json:"pid"`
 	Mode    string  `json:"mode,omitempty"`

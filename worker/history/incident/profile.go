@@ -116,7 +116,8 @@ type group struct {
 	pids map[string]bool
 }
 
-// add adds the time took of a process to its group. Beyond maxProfileGroups groups, new stacks are added without frames.
+// add adds the time in the parameter took to the group of a process. Beyond maxProfileGroups groups, new stacks are added without
+// frames.
 func (g groups) add(pid, kind, wait string, frames []string, took time.Duration) {
 	key := func() string { return strings.Join(append([]string{kind, wait}, frames...), "\x00") }
 	k := g[key()]
@@ -191,8 +192,9 @@ type sampled struct {
 	at       time.Time // the last time at which the stack was known to be current
 }
 
-// sample takes the stacks of the processes every samplePause for the time took. It stops earlier, and sets Stopped, when it has
-// used the allowed processor time. It does not take the stack of a process again that has not run since.
+// sample takes the stacks of the processes every samplePause, until the time in the parameter took has passed. It stops earlier,
+// and sets Stopped, when it has used the allowed processor time. It does not take the stack of a process again that has not run
+// since.
 func (p *Profile) sample(ctx context.Context, src *Source, first []int32, took time.Duration, g groups, allowed time.Duration) error {
 	r, err := state.Open(src.Server)
 	if err != nil {

@@ -61,8 +61,8 @@ func permitted() (uint64, error) {
 	return uint64(sets[1].Permitted)<<32 | uint64(sets[0].Permitted), nil
 }
 
-// setCapabilities sets the permitted and the effective set of every thread to keep. It empties the inheritable set,
-// and with it the ambient set.
+// setCapabilities sets the permitted and the effective set of every thread to the capabilities in the parameter keep.
+// It empties the inheritable set, and with it the ambient set.
 func setCapabilities(keep uint64) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets capabilitySets

@@ -93,8 +93,8 @@ func (s *structures) needed() []layout.Offset {
 	}
 }
 
-// apprelids returns the offset of the field apprelids of Append or MergeAppend. known is the one in the layout. If the
-// layout lacks it, the field is the pointer before the list of plans.
+// apprelids returns the offset of the field apprelids of Append or MergeAppend. The parameter known is the offset in
+// the layout. If the layout lacks it, the field is the pointer before the list of plans.
 func apprelids(known, plans layout.Offset) layout.Offset {
 	if known.Known() {
 		return known

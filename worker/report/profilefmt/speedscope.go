@@ -104,7 +104,7 @@ func (s *speedscope) sum(p *profile.Profile, labels []string) (err error) {
 	return nil
 }
 
-// number returns the number of a key. Keys are numbered in the order of the calls. For a new key, number calls add.
+// number returns the number of a key. Keys are numbered in the order of the calls. For a new key, number calls the function add.
 func number(known map[string]int, key string, add func()) int {
 	i, ok := known[key]
 	if !ok {

@@ -48,7 +48,8 @@ type Page struct {
 	turn    int // number of the newest timer; rest ignores earlier timers that have fired already
 }
 
-// New returns a page. It calls open at a reader's first request, and again at the first request after the samples were released.
+// New returns a page. The page calls the function open at a reader's first request, and again at the first request after the
+// samples were released.
 func New(open func() (source.Source, error)) *Page { return &Page{open: open, idle: lease, keep: keep} }
 
 // Files answers with the files of the page: HTML, CSS and JavaScript, which have no data of the server.

@@ -318,7 +318,7 @@ func (f *Flame) tree(k *stackLog, weights []weight, none weight) {
 	}
 }
 
-// add adds a node and the nodes below it, the heaviest first. Nodes that weigh less than least are left out.
+// add adds a node and the nodes below it, the heaviest first. Nodes that weigh less than the parameter least are left out.
 func (f *Flame) add(k *stackLog, b *branch, depth int, least float64) {
 	n := FlameNode{Depth: depth, Functions: []string{}}
 	if depth > 0 {

@@ -155,7 +155,7 @@ func (l *Live) Watch() (<-chan struct{}, func()) {
 }
 
 // run takes samples until ctx ends. If before is not nil, run first waits until this channel is closed, at the end of an
-// earlier run. It closes done at the end.
+// earlier run. It closes the channel done at the end.
 func (l *Live) run(ctx context.Context, before <-chan struct{}, done chan<- struct{}) {
 	defer close(done)
 	if before != nil {

@@ -619,7 +619,7 @@ func (p *past) gaps(q Span, interval time.Duration, after string) (list []Gap) {
 	return list
 }
 
-// niceLength returns a round length for the columns of a chart, which is not shorter than wanted and interval.
+// niceLength returns a round length for the columns of a chart, which is not shorter than the durations wanted and interval.
 func niceLength(wanted, interval time.Duration) time.Duration {
 	wanted = max(wanted, interval)
 	for _, s := range []int{1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200} {

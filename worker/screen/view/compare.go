@@ -54,8 +54,8 @@ func (s *State) compareWith(d *Data, text string) Action {
 	return Refresh
 }
 
-// compare sets d.Comparison from the answers of both spans. The source in the parameter now has the chosen span, and the source
-// in before has the span to compare with.
+// compare sets d.Comparison from the answers of both spans. The parameter now is the source for the chosen span. The parameter
+// before must be a Historian, whose method Past gives the source for the span to compare with.
 func (d *Data) compare(ctx context.Context, now, before source.Source, s *State, q source.Query) error {
 	w, err := now.Who(ctx, q, s.By, 0)
 	if err != nil {
