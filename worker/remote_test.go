@@ -14,8 +14,8 @@ import (
 	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
-// TestDebuginfodClient: none where no server is configured; one with the configured cache; and a cache that cannot be
-// used is told, and keeps nobody from being answered.
+// TestDebuginfodClient: there is no client without a configured server. A client uses the configured cache. If the
+// cache cannot be used, the log has the reason, and the worker can still capture.
 func TestDebuginfodClient(t *testing.T) {
 	tests := map[string]struct {
 		cfg    debuginfod.Config
@@ -49,7 +49,7 @@ func TestDebuginfodClient(t *testing.T) {
 	}
 }
 
-// TestTellDebuginfod: everything that takes long or goes wrong is in the log.
+// TestTellDebuginfod: the log has a line for each kind of event of the debuginfod client.
 func TestTellDebuginfod(t *testing.T) {
 	for kind, want := range map[debuginfod.EventKind]string{
 		debuginfod.Started: `"bytes":70`, debuginfod.Arrived: "has arrived",
@@ -72,8 +72,8 @@ func TestTellDebuginfod(t *testing.T) {
 	}
 }
 
-// TestProgressLines: the log tells of a download's progress soon at first, and of a long one not every second. Another
-// download is another matter.
+// TestProgressLines: the log has the progress of a download after 5 s, and then at growing intervals. The lines of one
+// download do not delay the lines of another one.
 func TestProgressLines(t *testing.T) {
 	var log bytes.Buffer
 	w := &Worker{log: zerolog.New(&log)}

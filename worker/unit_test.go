@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// unitSetting is all words that the systemd unit has for a setting, which may stand there several times.
+// unitSetting returns all words of a setting in the systemd unit, which may have the setting several times.
 func unitSetting(t *testing.T, name string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../systemd/pg_stat_backtrace@.service")
@@ -26,7 +26,8 @@ func unitSetting(t *testing.T, name string) []string {
 	return words
 }
 
-// The calls that a worker needs and that @system-service of systemd 252 does not have.
+// TestUnitAllowsWhatTheWorkerNeeds has the system calls that a worker needs but that @system-service of systemd 252
+// lacks.
 func TestUnitAllowsWhatTheWorkerNeeds(t *testing.T) {
 	allowed := unitSetting(t, "SystemCallFilter")
 	for _, call := range []string{"ptrace", "process_vm_readv", "perf_event_open", "seccomp"} {

@@ -207,7 +207,8 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// nearest returns the stack with the most functions of the entry's pattern that the entry matches in no way.
+// nearest returns the stack that the entry does not match, although the stack has the most functions of the entry's
+// pattern.
 func nearest(e *entry, proof *sample, all map[int][]*sample) (best *sample) {
 	most := 0.0
 	table := compiled()
@@ -229,7 +230,7 @@ func nearest(e *entry, proof *sample, all map[int][]*sample) (best *sample) {
 	return best
 }
 
-// matchesEntry reports whether the entry matches, be it the best one or not.
+// matchesEntry reports whether the entry matches, even if another entry is better.
 func matchesEntry(t *table, e *entry, in PhraseInput) bool {
 	m := matcher{table: t, in: &in}
 	for _, name := range in.Functions {

@@ -117,7 +117,8 @@ func TestNearMissesNotMatched(t *testing.T) {
 	}
 }
 
-// On a stripped server an entry may win that would lose otherwise. It must be true, so it matches the whole stack too.
+// TestStrippedServersGetTruePhrases: on a stripped server, a stack has fewer names, so another entry may be the best one. That
+// entry must also match the stack with all names, as otherwise its phrase would be false.
 func TestStrippedServersGetTruePhrases(t *testing.T) {
 	_, samples := keyed(t, "proofs.txt")
 	same, none, other := 0, 0, 0

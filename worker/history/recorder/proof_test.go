@@ -25,8 +25,9 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// The proof makes stalls of many kinds on a primary and its standby, many at the same time, with fast rules and the real clock. Each
-// must be found once, and no other. PGSB_TEST_STALLS is the number of rounds. How late a stall is found is printed: on a busy host it says nothing about the rules.
+// TestProofOfStalls makes stalls of many kinds on a primary and its standby, many at the same time, with fast rules and the real
+// clock. The rules must find each stall once, and must find nothing else. PGSB_TEST_STALLS is the number of rounds. The test prints
+// how late each stall was found, but does not check it, because a busy host causes delays.
 const (
 	proofSets     = 12 // stalls of a kind at the same time, for kinds that are independent of each other
 	proofPeriod   = time.Second
@@ -47,7 +48,7 @@ type stalled struct {
 	due        time.Time // when the rule's time is over
 	standby    bool      // it is on the standby
 	release    func()
-	void       func() bool // reports whether it is no stall; nil: it is one
+	void       func() bool // reports whether it turned out to be no stall; nil: it is one
 
 	mu    sync.Mutex
 	found []time.Time

@@ -8,8 +8,8 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 )
 
-// eachSecond looks once a second for a time. Set changes the look with the seconds since the begin. It returns the findings: rule and
-// second.
+// eachSecond makes a look once a second for a number of seconds. Before each look, it calls the function set, which changes the
+// look. It returns the findings as text: rule and second.
 func eachSecond(e *Engine, seconds int, set func(l *Look, second int)) string {
 	var found []string
 	for s := range seconds + 1 {

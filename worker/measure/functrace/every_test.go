@@ -213,8 +213,8 @@ type instructionOf struct {
 	ok                 bool
 }
 
-// passed returns the offsets of instructions: every call runs those of always. Those of again lead to a call of one of
-// grow, and run again behind it.
+// passed returns two sets of offsets of instructions. Every call of fn runs the instructions in always. The
+// instructions in again lead to a call of a function in fn.grow, and run again after that call.
 func passed(fn goFunction, read func([]byte, int) instructionOf) (always, again map[int]bool) {
 	// leads reports whether straight code from a place leads to such a call.
 	leads := func(at int) bool {

@@ -112,7 +112,7 @@ func TestGo(t *testing.T) {
 	}
 }
 
-// TestGoVersions does so with programs that other versions of Go have made.
+// TestGoVersions traces programs that were built by other versions of Go; see checkGo.
 func TestGoVersions(t *testing.T) {
 	toolchains, _ := figure.GoPrograms(t)
 	needProbes(t)

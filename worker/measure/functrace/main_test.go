@@ -56,7 +56,7 @@ var shared = sync.OnceValues(func() (*capture.Capturer, error) {
 	return capture.New(capture.Config{AwaitNames: true, LinesWait: time.Minute})
 })
 
-// open finds and attaches.
+// open makes a Tracer with the options, which finds the functions, and attaches the probes.
 func open(t *testing.T, o functrace.Options) *functrace.Tracer {
 	t.Helper()
 	o.Title = cluster.Title

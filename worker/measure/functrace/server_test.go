@@ -142,8 +142,8 @@ func seeNewBackends(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// countOtherServers: calls in another server that runs the same program are none of the traced server's, and the result
-// says how many there were.
+// countOtherServers: calls in another server that runs the same program do not count as calls in the traced server. The
+// result has their number.
 func countOtherServers(t *testing.T, s *pgtest.Server, dir string) {
 	_, exec := backend(t, s)
 	_, execOther := backend(t, pgtest.Start(t, dir, pgtest.Options{}))
@@ -529,7 +529,7 @@ func useTwoCapabilities(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// refuseNames: what cannot or must not be traced is refused, with the reason.
+// refuseNames: a function that cannot or must not be traced is refused, with the reason.
 func refuseNames(t *testing.T, s *pgtest.Server) {
 	conn := s.Connect(t, s.User, "postgres")
 	pid := int(conn.PgConn().PID())

@@ -31,8 +31,8 @@ func (s slow) Snapshot() (*waits.Snapshot, error) {
 	return &waits.Snapshot{}, nil
 }
 
-// TestSlowRequest checks that a request that takes long holds up no other one: others that only read get an answer, and
-// the rest an error after a bounded time. The same holds for a start of the timing that takes long.
+// TestSlowRequest checks that a request that takes long does not block others. Requests that only read get an answer,
+// and other requests get an error after a bounded time. The same holds for a start of the timing that takes long.
 func TestSlowRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})

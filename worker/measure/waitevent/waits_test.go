@@ -385,7 +385,7 @@ func TestTotalsGrow(t *testing.T) {
 
 const sleep20 = "DO $$ BEGIN FOR i IN 1..20 LOOP PERFORM pg_sleep(0.001); END LOOP; END $$"
 
-// TestReset expects that a reset forgets what was, and nothing later.
+// TestReset expects that a reset forgets all waits before it, and no wait after it.
 func TestReset(t *testing.T) {
 	eachMethod(t, func(t *testing.T, bin string, method waits.Options) {
 		w := watch(t, bin, pgtest.Options{}, method)

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// Both are on the path of every call.
+// The worker calls both benchmarked functions for every request.
 func BenchmarkContains(b *testing.B) {
 	s := pgtest.Start(b, pgtest.BinDir(b), pgtest.Options{})
 	pid := int(s.Connect(b, "postgres", "postgres").PgConn().PID())

@@ -105,7 +105,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// own gives a file the owner of a directory, as if the server had made it.
+// own changes the owner of a file to the owner of a directory, as if the server had made the file.
 func own(t *testing.T, dir, file string) {
 	t.Helper()
 	info, err := os.Stat(dir)
@@ -287,7 +287,7 @@ func TestMembers(t *testing.T) {
 	})
 }
 
-// strangers asks for process ids that are none of the server's.
+// strangers checks that Contains refuses ids of processes that do not belong to the server.
 func strangers(t *testing.T, s *pgtest.Server, c cluster.Cluster) {
 	if _, err := c.Contains(c.PostmasterPID); !errors.Is(err, cluster.ErrPostmaster) {
 		t.Errorf("the postmaster: %v", err)

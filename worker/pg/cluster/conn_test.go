@@ -83,7 +83,7 @@ func supervise(t *testing.T, o cluster.ConnOptions) *supervised {
 	return s
 }
 
-// await takes states until one is as wanted.
+// await takes states until Connected of a state equals the parameter connected.
 func (s *supervised) await(t *testing.T, connected bool) cluster.ConnState {
 	t.Helper()
 	deadline := time.After(time.Minute)
@@ -219,7 +219,8 @@ func TestConnAwaited(t *testing.T) {
 	}
 }
 
-// A session that breaks under a caller is made up for by the next one, but only once: what he asks may be the cause.
+// TestConnBreaks: if the session breaks during a query, Query repeats the query with the next session, but only once,
+// because the query may be the cause.
 func TestConnBreaks(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	s := supervise(t, cluster.ConnOptions{ConnString: server.DSN("postgres", "postgres")})
@@ -401,7 +402,7 @@ func TestConnSilence(t *testing.T) {
 	s.await(t, true)
 }
 
-// proxy stands between a client and the server's socket and can swallow everything.
+// proxy connects clients to the server's socket. After a call of silence, it discards all data.
 type proxy struct {
 	dsn    string
 	server string
@@ -481,7 +482,8 @@ func (p *proxy) relay(client net.Conn) {
 	<-done
 }
 
-// Behind a proxy the peer credentials name the proxy; the server's own word, checked, takes their place.
+// TestBehindProxy: if a proxy owns the socket, the peer credentials name the proxy. ByConnection must find the server
+// by the data directory that the server reports.
 func TestBehindProxy(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	p := newProxy(t, server)

@@ -69,7 +69,7 @@ func listenAs(t *testing.T, uid int, dirMode os.FileMode) *impostor {
 	return i
 }
 
-// listenOn listens with the credentials of a user, of which the kernel takes note then.
+// listenOn listens with the credentials of a user. The kernel records the credentials at listen().
 func listenOn(path string, uid int) (l net.Listener, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -95,7 +95,7 @@ func listenOn(path string, uid int) (l net.Listener, err error) {
 	return l, err
 }
 
-// ask requests a password in clear text, and keeps whatever is said.
+// ask requests a password in clear text, and keeps all data that the client sends.
 func (i *impostor) ask(client net.Conn) {
 	defer client.Close()
 	i.mu.Lock()
@@ -130,7 +130,7 @@ func (i *impostor) hangUp() {
 	i.hangsUp = true
 }
 
-// said returns what was heard, when a client has come and gone.
+// said waits until a client has connected and disconnected, and returns the data that the client has sent.
 func (i *impostor) said(t *testing.T) string {
 	t.Helper()
 	pgtest.Wait(t, "a client has come and gone", func() bool {
@@ -271,8 +271,8 @@ func TestForeignServerGetsNoPassword(t *testing.T) {
 	}
 }
 
-// TestRootTrustsNoOpenDirectory: root, which would become the user of the server that it finds, does not look for one
-// where everybody can put a socket.
+// TestRootTrustsNoOpenDirectory: root becomes the user of the server that it finds. So root must not search for a
+// server in a directory where every user can create a socket.
 func TestRootTrustsNoOpenDirectory(t *testing.T) {
 	root(t)
 	for mode, want := range map[os.FileMode]bool{0o1777 | os.ModeSticky: true, 0o777: true, 0o775: false, 0o755: false} {

@@ -20,7 +20,8 @@ type bouncer struct {
 	socketDir string
 }
 
-// startBouncer starts one, as the server's user; it ends with the test. More are further lines of its configuration.
+// startBouncer starts a PgBouncer as the server's user, and ends it at the end of the test. The parameter more has
+// further lines for its configuration.
 func startBouncer(t *testing.T, s *pgtest.Server, more string) bouncer {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")

@@ -37,7 +37,7 @@ type report struct {
 
 const onlyPtrace = "0000000000080000" // 1 << CAP_SYS_PTRACE
 
-// withSample adds CAP_PERFMON to a set where it is kept.
+// withSample adds CAP_PERFMON to a set of capabilities, if the worker keeps CAP_PERFMON on this host.
 func withSample(t *testing.T, caps string) string {
 	t.Helper()
 	level, err := os.ReadFile("/proc/sys/kernel/perf_event_paranoid")
@@ -242,7 +242,8 @@ func checkReport(t *testing.T, s *pgtest.Server, r report, caps string, trace bo
 	}
 }
 
-// guarded makes sure that the server's other processes cannot get at the rights that are left.
+// guarded checks that other processes of the server's user cannot trace the worker and so use the rights that it has
+// kept.
 func guarded(t *testing.T, s *pgtest.Server, program string, pid int) {
 	out, err := s.AsServerUser(exec.Command(program, "trace", strconv.Itoa(pid))).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "not permitted to trace") {

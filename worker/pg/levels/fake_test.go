@@ -75,8 +75,9 @@ func newFake(major int) *fake {
 	return f
 }
 
-// assemble makes code for callbacks: lea of each constant that they are known by, and constants behind formats. Of the
-// work of parallel_vacuum_error_callback, vacuum_error_callback does some too.
+// assemble makes code for callbacks: a lea instruction for each string that identifies the callback. It puts the
+// strings at the address formats. vacuum_error_callback also has two strings of parallel_vacuum_error_callback, as in
+// PostgreSQL.
 func (f *fake) assemble(formats uint64, names map[uint64]string) {
 	for at, name := range names {
 		for _, c := range callbacks {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// copied is the memory that a extra reads of the fake process leads to, as package ptrace copies it, and how much
-// that is.
+// copied copies from the fake process the memory that the extra reads t list, as package ptrace does. It returns the
+// copy and its size in bytes.
 func (f *fake) copied(t ExtraReads) (Memory, int) {
 	have := map[uint64]int{stackLow: stackHigh - stackLow}
 	total := 0
@@ -52,8 +52,9 @@ func (f *fake) copied(t ExtraReads) (Memory, int) {
 	}, total
 }
 
-// TestKnown reads the levels of a process from what its own trails lead to: the next one leads to less, and it says the
-// same. Where a callback turns out to be another function, its levels are missing once.
+// TestKnown reads the levels of a process from the memory that its ExtraReads list. Once the callbacks are known, the
+// list is shorter, and the levels must be the same. If the function at a known address is another one, its levels may
+// be missing in one read.
 func TestKnown(t *testing.T) {
 	for major := 14; major <= 19; major++ {
 		f := newFake(major)

@@ -2,7 +2,7 @@ package levels
 
 import "testing"
 
-// TestLocks waits for rows in each of the ways that there are, and in two that there are not.
+// TestLocks has a wait for a row with each value of XLTW_Oper, and with two invalid values.
 func TestLocks(t *testing.T) {
 	each(t, func(t *testing.T, f *fake) {
 		class := f.alloc(make([]byte, 128))
@@ -39,7 +39,8 @@ func TestLocks(t *testing.T) {
 	})
 }
 
-// TestParallelVacuum is a process of a parallel VACUUM in each of its states; 14 has another function for it.
+// TestParallelVacuum has a process of a parallel VACUUM in each of its states. Version 14 has another function for
+// these.
 func TestParallelVacuum(t *testing.T) {
 	each(t, func(t *testing.T, f *fake) {
 		l := &f.layout.parallel

@@ -178,7 +178,7 @@ func TestSQLFunction(t *testing.T) {
 	})
 }
 
-// TestDoubt damages one thing at a time in a level that is read otherwise.
+// TestDoubt damages a level in one place at a time. Without damage, the level can be read.
 func TestDoubt(t *testing.T) {
 	nowhere := uint64(0x1234567890)
 	tests := map[string]func(f *fake, estate, stmt uint64){
@@ -229,7 +229,7 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// TestListsThatLoop checks that a list ends where it does not lead outwards.
+// TestListsThatLoop checks that the walk of a list ends at a node that is not in a frame further out.
 func TestListsThatLoop(t *testing.T) {
 	for _, next := range []uint64{0, 8, stackLow, heapAt, stackLow + frameSize/2 + 1, ^uint64(7)} {
 		f := newFake(15)
@@ -337,7 +337,7 @@ func TestNewServer(t *testing.T) {
 			t.Errorf("%q: %+v, %v", rodata, s, err)
 		}
 	}
-	// The data are read in pieces: wherever one ends.
+	// The data are read in pieces. The version must be found wherever a piece ends.
 	const text = "postgres (PostgreSQL) 15.18 (Debian)\n"
 	for at := 1<<16 - len(text); at <= 1<<16; at++ {
 		before := strings.Repeat("p", at)

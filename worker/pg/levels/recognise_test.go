@@ -3,7 +3,8 @@ package levels
 import "testing"
 
 // TestRecognised checks that functions without names are recognised once by their code, for all processes. Code that
-// could not be read is tried again, and so is a function that has a name now.
+// could not be read is read again at the next call. A function that has a name is identified without a read of its
+// code.
 func TestRecognised(t *testing.T) {
 	f := newFake(17)
 	f.stripped = true

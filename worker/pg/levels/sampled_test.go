@@ -20,7 +20,7 @@ func (f *fake) sampledLines(change func(*Input)) ([]string, string) {
 	return out, result.Missing
 }
 
-// TestSampled checks which levels of a sampled process are given. In doubt there are none.
+// TestSampled checks which levels of a sampled process are returned. If in doubt, none are.
 func TestSampled(t *testing.T) {
 	const inner, outer = "PL/pgSQL function inner() line 7 at RETURN", "PL/pgSQL function outer() line 3 at PERFORM"
 	block := "PL/pgSQL function inline_code_block line 9 at ASSERT"

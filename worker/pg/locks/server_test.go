@@ -82,7 +82,7 @@ func TestSafeSnapshot(t *testing.T) {
 	})
 }
 
-// commitWaits has a commit wait until the standby has replayed it, and compares its blocker with the WAL sender.
+// commitWaits makes a commit wait until the standby has replayed it, and compares its blocker with the WAL sender.
 func commitWaits(t *testing.T, primary *pgtest.Server) {
 	t.Helper()
 	control, session := primary.Connect(t, "postgres", "postgres"), primary.Connect(t, "postgres", "postgres")

@@ -2,7 +2,7 @@ package memctx
 
 import "testing"
 
-// TestOffsets: what follows from the layouts is known for each major version.
+// TestOffsets: offsetsOf knows the offsets of each major version.
 func TestOffsets(t *testing.T) {
 	t.Parallel()
 	for major := 14; major <= 19; major++ {

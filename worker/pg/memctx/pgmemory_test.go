@@ -80,7 +80,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestContradictions: what contradicts itself is not consistent, and a figure that it would make wrong is unknown.
+// TestContradictions: a tree with structures that contradict each other is not consistent. Contexts are missing only if
+// links are wrong.
 func TestContradictions(t *testing.T) {
 	const first, step = base + 0x1000, 0x400
 	for what, damage := range map[string]func(fake){
@@ -107,7 +108,8 @@ func TestContradictions(t *testing.T) {
 	}
 }
 
-// TestChange: what changes between the two readings of each attempt is not consistent; once it stays, it is.
+// TestChange: a tree that changes between the two readings of each attempt is not consistent. If it stops changing, a
+// later attempt returns a consistent tree.
 func TestChange(t *testing.T) {
 	f := tree()
 	reads, last := 0, 30
@@ -150,7 +152,7 @@ func TestChildrenMove(t *testing.T) {
 	}
 }
 
-// TestBounds: fewer contexts and pages than there are end the reading, and that is said.
+// TestBounds: if a tree exceeds the limits of contexts or pages, the reading ends, and LeftOut is set.
 func TestBounds(t *testing.T) {
 	m, err := server(t, 18).Read(t.Context(), tree().read, 0, Options{MaxContexts: 2})
 	if err != nil || !m.LeftOut || len(m.Contexts) != 2 {
@@ -226,7 +228,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestIdent: an identifier is cut between two characters, and what is no UTF-8 is escaped.
+// TestIdent: an identifier is cut between two characters, and bytes that are not UTF-8 are escaped.
 func TestIdent(t *testing.T) {
 	if got := clip([]byte(strings.Repeat("ä", 600)), 1023); len(got) != 1022 {
 		t.Errorf("%d bytes", len(got))
@@ -236,7 +238,7 @@ func TestIdent(t *testing.T) {
 	}
 }
 
-// FuzzRead: no memory makes the reading crash, run on, or return figures that cannot be.
+// FuzzRead: with any content of the memory, the reading does not crash, ends, and returns no impossible figures.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(tree()), uint8(4))
 	f.Add([]byte(tree()), uint8(0))

@@ -118,7 +118,7 @@ func TestSortFigures(t *testing.T) {
 	}
 }
 
-// TestFiguresOfOneMoment: figures of an earlier moment do not stay, and the search for what to copy changes none.
+// TestFiguresOfOneMoment: Figures removes figures of an earlier moment, and Pieces does not change any figure.
 func TestFiguresOfOneMoment(t *testing.T) {
 	t.Parallel()
 	m := newSortMemory(t, newestMajor)

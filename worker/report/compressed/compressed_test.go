@@ -73,7 +73,8 @@ func TestReferenceToFirstLevel(t *testing.T) {
 	}
 }
 
-// TestHighAddresses: what newer encoders write above 2^31 is read; what older ones have lost is an error.
+// TestHighAddresses: addresses above 2^31 from newer encoders are read. Older encoders lose bits of such addresses,
+// which is an error.
 func TestHighAddresses(t *testing.T) {
 	want := Backtrace{Size: 1 << 40, Stack: []uint64{0x7fff12345678, 0x80000000, 0x7fff12345679, 1<<63 - 1, 0}}
 	blob, err := want.Append(nil)
@@ -105,7 +106,7 @@ func TestHighAddresses(t *testing.T) {
 	}
 }
 
-// TestMalformed: what is wrong is an error, with its position.
+// TestMalformed: malformed input gives an error with the position.
 func TestMalformed(t *testing.T) {
 	encoded, _ := vectors(t)
 	whole := strings.TrimRight(strings.TrimPrefix(encoded[0], Mark), "=")

@@ -9,7 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// listen notes what a page must not do: raise exceptions, open dialogs, write to the console, or load anything.
+// listen records everything that a page must not do: exceptions, dialogs, output to the console, and requests.
 func (p *tab) listen() {
 	note := func(problem string) {
 		p.mu.Lock()

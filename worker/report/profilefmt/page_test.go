@@ -82,7 +82,7 @@ func (b *builder) total(index int) (total float64) {
 	return total
 }
 
-// press types keys into what has the focus.
+// press sends keys to the element that has the focus.
 func (p *tab) press(keys string) {
 	p.Helper()
 	p.run(chromedp.KeyEvent(keys))
@@ -494,7 +494,7 @@ func TestHostileNames(t *testing.T) {
 	check()
 }
 
-// TestPolicy: even a script that a fault let in would not run.
+// TestPolicy: the page's policy does not let a script run that got into the page by a fault of this program.
 func TestPolicy(t *testing.T) {
 	p := open(t, odd(), profilefmt.Options{}, "")
 	ran := js[bool](p, `(() => {

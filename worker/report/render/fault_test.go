@@ -138,8 +138,7 @@ func TestOf(t *testing.T) {
 
 var sentences = regexp.MustCompile(`^([A-Z].*|[a-z]+[._].*)\.$`)
 
-// checkStyle holds a fault against the Error Message Style Guide: a message
-// is a phrase, detail and hint are sentences.
+// checkStyle compares a fault with the Error Message Style Guide: a message is a phrase, detail and hint are sentences.
 func checkStyle(t *testing.T, f *render.Fault) {
 	t.Helper()
 	if f.Message == "" || strings.HasSuffix(f.Message, ".") || strings.ContainsAny(f.Message, "\n\t") ||

@@ -142,7 +142,7 @@ func TestThreadsHaveHeaders(t *testing.T) {
 	}
 }
 
-// TestNames checks names that no compiler emits but a file may hold.
+// TestNames checks names that no compiler makes, but that a file may have.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, utf8, ascii string }{
@@ -168,8 +168,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestNothingTurnsText: whatever a name, a file, a query or a note holds, no form of output has a character that turns
-// or hides the text around it.
+// TestNothingTurnsText: no form of output has a character that reverses or hides the text around it, even if a name, a
+// file, a query or a note has such characters.
 func TestNothingTurnsText(t *testing.T) {
 	t.Parallel()
 	const trick = "a\u202eb\u2069\u200f\u2028"

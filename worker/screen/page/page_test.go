@@ -278,7 +278,6 @@ func rights(t *testing.T, address string, pid int) {
 	}
 }
 
-// capturePost captures a process by an action.
 // stream opens a stream of the page.
 func stream(t *testing.T, ctx context.Context, address, token string) (status int, lines *bufio.Scanner) { //nolint:revive // t first
 	t.Helper()

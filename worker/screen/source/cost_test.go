@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// BenchmarkSample is the cost of a sample of 1,000 active sessions beside reading the server's memory, with the questions of
-// the pages Load and `Who` for five minutes of two samples a second.
+// BenchmarkSample measures the cost of a sample of 1,000 active sessions, without the read of the server's memory, and the
+// cost of the answers for the pages Load and `Who` over five minutes with two samples a second.
 func BenchmarkSample(b *testing.B) {
 	var p past
 	var r rules

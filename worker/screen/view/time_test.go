@@ -192,7 +192,7 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// TestCompareAsks: both spans are asked for, with the filter.
+// TestCompareAsks: a comparison requests the data of both spans, with the filter.
 func TestCompareAsks(t *testing.T) {
 	h := &historian{asked: asked{n: map[string]int{}}}
 	s := NewState("")

@@ -368,7 +368,7 @@ func TestSelectionFollowsItsRow(t *testing.T) {
 	}
 }
 
-// asked is a source that counts questions.
+// asked is a source that counts the calls of its methods.
 type asked struct {
 	source.Source
 
@@ -402,7 +402,7 @@ func (a *asked) Memory(context.Context, int) (*source.Memory, error) {
 	return &source.Memory{Time: noon}, nil
 }
 
-// TestOnlyVisibleDataIsRead: a page asks for its own data only, and a held capture is not repeated.
+// TestOnlyVisibleDataIsRead: a page requests only its own data, and a held capture is not repeated.
 func TestOnlyVisibleDataIsRead(t *testing.T) {
 	a := &asked{n: map[string]int{}}
 	s := NewState("")
