@@ -143,6 +143,6 @@ type LockWait struct {
 	Row string `json:"row,omitempty"`
 	// Unknown says why the holders of the lock are not known. It is empty if they are.
 	Unknown string `json:"holders_unknown,omitempty"`
-	// Candidates are processes one of which may hold the buffer pin; nil: none are known.
+	// Candidates are the ids of processes, one of which may hold the buffer pin; nil: none are known.
 	Candidates []int `json:"may_hold,omitempty"`
 }

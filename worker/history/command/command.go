@@ -50,7 +50,7 @@ type Result struct {
 	Rule string `json:"rule"`
 	// Status is the exit status; -1: a signal ended the program, or it was not started.
 	Status int `json:"status"`
-	// Error is the reason why the program did not end with status 0; empty: it did.
+	// Error is the reason why the program did not end with status 0; empty: its status is 0.
 	Error string `json:"error,omitempty"`
 	// Output has the first bytes of standard output and standard error together. Cut is set if the program has written more.
 	Output   string        `json:"output,omitempty"`

@@ -483,7 +483,7 @@ func (p *pause) err(now time.Time) error {
 	return nil
 }
 
-// after begins a pause, and returns the error.
+// after begins a pause because of an error, and returns the error.
 func (p *pause) after(now time.Time, err error) error {
 	p.length = min(maxPause, max(time.Second, 2*p.length))
 	p.until, p.why = now.Add(p.length), err

@@ -54,7 +54,7 @@ type knownStack struct {
 	switches uint64
 	stack    *Stack // nil: the attempt failed
 	at       time.Time
-	// again is the time at which a stack with Stack.Unnamed is taken again. wait is the time from at to again.
+	// again is the time at which a stack with Stack.Unnamed is taken again. wait is the time from the field at to the field again.
 	again time.Time
 	wait  time.Duration
 }

@@ -35,7 +35,7 @@ type profiledProcess struct {
 	read  time.Time
 }
 
-// pendingWait is a wait with a stack whose end is not known yet.
+// pendingWait is a wait that has a stack, and whose end is not known yet.
 type pendingWait struct {
 	number uint64
 	began  uint64 // CLOCK_MONOTONIC, ns

@@ -72,7 +72,8 @@ func interpreter(t *testing.T, program string) string {
 	return strings.TrimRight(string(data), "\x00")
 }
 
-// check compares the address that FindProgram finds with the address that the process has printed.
+// check compares the address of a variable that ProgramOf and Variables find with the address that the process has
+// printed.
 func check(t *testing.T, name string, pid int, address uint64, path string, moved bool) {
 	t.Helper()
 	p, err := cluster.ProgramOf(pid)

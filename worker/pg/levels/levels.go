@@ -39,7 +39,7 @@ type Code struct {
 
 // Frame is a live frame of the stack.
 type Frame struct {
-	// Index is the caller's number of the frame.
+	// Index is the number by which the caller of Read identifies the frame.
 	Index int
 	// Start and End are the bounds of the frame: from the canonical frame address (CFA) of the frame that it called to
 	// its own CFA.
@@ -75,7 +75,7 @@ type Result struct {
 	Missing string
 }
 
-// Placed is a level with the number of its frame.
+// Placed is a level with the number of its frame (Frame.Index).
 type Placed struct {
 	Frame int
 	Level backtrace.Level

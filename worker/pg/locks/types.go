@@ -52,7 +52,7 @@ type Wait struct {
 	// Since is the start of the wait, by the server's clock; zero if it is not known.
 	Since    time.Time `json:"since,omitzero"`
 	Blockers []Blocker `json:"blockers"`
-	// Candidates are processes one of which may hold the buffer pin, by process id: see pins.go. Page is the relation whose lock they
+	// Candidates are the ids of processes, one of which may hold the buffer pin; see pins.go. Page is the relation whose lock they
 	// share with the process that waits; nil: it is not known.
 	Candidates []int `json:"candidates,omitempty"`
 	Page       *Tag  `json:"page,omitempty"`
@@ -168,8 +168,8 @@ type Tag struct {
 	// VirtualProc and VirtualXID are the two parts of a virtual transaction id.
 	VirtualProc uint32 `json:"virtual_proc,omitempty"`
 	VirtualXID  uint32 `json:"virtual_xid,omitempty"`
-	// ClassID, ObjectID and SubID are an object's address. An advisory lock with two keys has them in ClassID and ObjectID,
-	// and SubID 2. With one key SubID is 1, and the key's upper half is in ClassID.
+	// ClassID, ObjectID and SubID are an object's address. An advisory lock with two keys has them in ClassID and ObjectID, and
+	// its SubID is 2. With one key SubID is 1, and the key's upper half is in ClassID.
 	ClassID  uint32 `json:"class,omitempty"`
 	ObjectID uint32 `json:"object,omitempty"`
 	SubID    uint16 `json:"sub,omitempty"`

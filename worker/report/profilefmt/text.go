@@ -61,7 +61,7 @@ type textWriter struct {
 // the samples that have the frame anywhere on the stack; a sample counts once, even if the function is recursive.
 type frameSums struct {
 	self, all int64
-	last      int // the number of the last sample in all
+	last      int // the number of the last sample that was added to all
 }
 
 type plLine struct {
