@@ -21,7 +21,7 @@ type sample struct {
 	major                                   int
 	situation, backend, waitType, waitEvent string
 	functions                               []string // innermost first
-	local                                   []bool   // likewise: has no name on a stripped server
+	local                                   []bool   // for each function, true if it has no name on a stripped server
 }
 
 func (s *sample) input() PhraseInput {

@@ -113,8 +113,8 @@ n=3; while [ $n -lt 64 ]; do [ -e /proc/$$/fd/$n ] && echo "has $n"; n=$((n+1));
 	}
 }
 
-// TestEnd has a command that fails, one with much output, a changed file of rules, one with an error, and programs that other
-// users can change.
+// TestEnd has a command that fails, a command with much output, a changed file of rules, a file of rules with an error, and
+// programs that other users can change.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	a := start(t, "echo no >&2; exit 3", "10s")
@@ -194,7 +194,7 @@ func TestChangeable(t *testing.T) {
 const daemon = `sleep 1000 & echo $! >>"$1/pids"; setsid sh -c 'echo $$ >>"$0/pids"; exec sleep 1000' "$1" &
 while [ "$(wc -l <"$1/pids")" -lt 2 ]; do :; done; echo $$ >>"$1/pids"; `
 
-// TestNothingIsLeft has programs that leave processes, that do not end, and a worker that ends meanwhile.
+// TestNothingIsLeft has programs that leave processes, programs that do not end, and a worker that ends while a program runs.
 func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	var wg sync.WaitGroup

@@ -109,7 +109,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestIdentity has waits of which none lasts, though each look sees one of them.
+// TestIdentity has a short wait of the same kind at each look. Each is a new wait, so none lasts long enough for a finding.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	c := newClock(Default())

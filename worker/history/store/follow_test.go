@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 )
 
-// TestFollow reads each sweep once, while they are written, over the end of an hour, after a torn write and after a restart of
-// the recorder.
+// TestFollow: a follower reads each sweep once while a recorder writes, also at the end of an hour, after a torn write, and
+// after a restart of the recorder.
 func TestFollow(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	random := rand.New(rand.NewPCG(1, 2))

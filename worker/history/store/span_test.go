@@ -43,7 +43,7 @@ func record(t *testing.T, hour time.Time, at []float64) (dir string) {
 	return dir
 }
 
-// TestRead has a gap in the middle and late sweeps, with and without a readable record of the sweeps.
+// TestRead has a gap in the middle, and late sweeps. It reads them with and without a readable sweeps.parquet.
 func TestRead(t *testing.T) {
 	hour := time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour)
 	dir := record(t, hour, []float64{0, 1, 2.05, 3, 7, 8})

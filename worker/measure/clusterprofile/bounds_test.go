@@ -217,8 +217,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestStacksAreShortened expects that a stack without room for its exact address counts with the start of its function,
-// and that one of a function without room counts without a stack.
+// TestStacksAreShortened: if there is no room for a stack with its exact address, it counts as a stack with the start
+// of its function. If there is no room for that stack either, it counts without a stack.
 func TestStacksAreShortened(t *testing.T) {
 	b := newBusyServer(t, CPU)
 	c := b.collector

@@ -102,7 +102,7 @@ func loops(ctx context.Context, t *testing.T, server *pgtest.Server, statement s
 	return int(c.PgConn().PID())
 }
 
-// delays are the delays of sessions at a time.
+// delays has the delays of sessions at one time.
 type delays struct {
 	at   time.Time
 	each map[string]time.Duration

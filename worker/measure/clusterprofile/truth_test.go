@@ -25,8 +25,9 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// truth is how long a comparison with known work takes, at what rate, and how much of a share may be wrong. The
-// variable PGSB_PROFILE_SOAK enables the long one. A short one needs a higher rate, to have as many samples.
+// truth returns the duration and the rate of a comparison with known work, and the largest accepted error of a share.
+// The variable PGSB_PROFILE_SOAK selects a long comparison. A short one has a higher rate, so that it has nearly as
+// many samples.
 func truth() (duration time.Duration, rate, limit float64) {
 	if os.Getenv("PGSB_PROFILE_SOAK") != "" {
 		return time.Minute, DefaultRate, 0.02

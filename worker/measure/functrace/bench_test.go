@@ -15,8 +15,9 @@ import (
 	"pg_stat_backtrace/worker/measure/functrace"
 )
 
-// BenchmarkCostOfCalls measures what a probe costs the process that calls the function: processor time of a backend in
-// runs with and without the probe, one after the other. Each figure is the median of the differences, for one call.
+// BenchmarkCostOfCalls measures the processor time that a probe adds to a call, in the process that calls the function.
+// It alternates runs of a backend with and without the probe. Each figure is the median of the differences, for one
+// call.
 func BenchmarkCostOfCalls(b *testing.B) {
 	s := pgtest.Start(b, pgtest.BinDir(b), pgtest.Options{})
 	conn := s.Connect(b, s.User, "postgres")

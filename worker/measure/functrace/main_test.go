@@ -74,7 +74,7 @@ func open(t *testing.T, o functrace.Options) *functrace.Tracer {
 	return tracer
 }
 
-// during traces while work runs, and returns what was seen.
+// during traces while the function work runs, and returns the result.
 func during(t *testing.T, tracer *functrace.Tracer, each func(*functrace.Event) error, work func()) *functrace.Result {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -166,7 +166,7 @@ func countOtherServers(t *testing.T, s *pgtest.Server, dir string) {
 	}
 }
 
-// readArguments: numbers and strings are those of the calls.
+// readArguments: the printed numbers and strings are the arguments of the calls.
 func readArguments(t *testing.T, s *pgtest.Server) {
 	pid, exec := backend(t, s)
 	tracer := open(t, functrace.Options{
@@ -360,7 +360,7 @@ func traceTenTimes(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// seeEnd: a trace of a process that ends is over, and has its figures.
+// seeEnd: if the traced process ends, the trace ends too, and its result has the figures of the process.
 func seeEnd(t *testing.T, s *pgtest.Server) {
 	conn, err := pgx.Connect(t.Context(), s.DSN(s.User, "postgres"))
 	if err != nil {

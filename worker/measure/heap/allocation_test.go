@@ -156,7 +156,8 @@ func liveOf(r *Report, function string) (blocks, bytes uint64) {
 	return blocks, bytes
 }
 
-// TestEveryFunction: each function of the allocator is counted, exactly, whatever it calls inside.
+// TestEveryFunction: each call of a function of the allocator counts once, even if the function calls other functions
+// of the allocator.
 func TestEveryFunction(t *testing.T) {
 	needTracer(t)
 	t.Parallel()
@@ -216,7 +217,8 @@ func TestStacks(t *testing.T) {
 	}
 }
 
-// TestThreads: threads of one process are counted together, and nothing of another process.
+// TestThreads: the allocations of all threads of a process are counted together. Allocations of another process are not
+// counted.
 func TestThreads(t *testing.T) {
 	needTracer(t)
 	t.Parallel()
@@ -239,7 +241,8 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// TestThreadsThatEnd: the room for calls is for threads at a time, not for all threads of a trace.
+// TestThreadsThatEnd: the limit of threads applies to threads that live at the same time, not to all threads of a
+// trace.
 func TestThreadsThatEnd(t *testing.T) {
 	needTracer(t)
 	t.Parallel()
@@ -329,7 +332,7 @@ func TestSlowNamesDoNotDelayChecks(t *testing.T) {
 	}
 }
 
-// TestNoRoom: what does not fit into the tables is counted.
+// TestNoRoom: the report counts blocks and stacks for which the tables had no room.
 func TestNoRoom(t *testing.T) {
 	needTracer(t)
 	t.Parallel()
@@ -349,8 +352,8 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// TestNoGrowthWithoutRoom: blocks of this time that found no room count as older when they are freed. So the report
-// names them, and has no growth.
+// TestNoGrowthWithoutRoom: a block that was allocated during the trace, but for which there was no room, counts as
+// older when it is freed. So the report has a note about such blocks, and no growth.
 func TestNoGrowthWithoutRoom(t *testing.T) {
 	t.Parallel()
 	const growth = "; growth +400 bytes"
@@ -379,7 +382,7 @@ func TestNoGrowthWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestEnds: the trace ends with the process, and reports what there was.
+// TestEnds: the trace ends when the process ends, and reports the allocations until then.
 func TestEnds(t *testing.T) {
 	needTracer(t)
 	t.Parallel()
@@ -397,7 +400,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestTwoTraces: two traces of one process, and the probe of another tool beside them, each count all.
+// TestTwoTraces: two traces of one process and a probe of another tool run at the same time. Each of them counts all
+// calls.
 func TestTwoTraces(t *testing.T) {
 	needTracer(t)
 	t.Parallel()

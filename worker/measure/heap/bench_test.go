@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/ptrace/measure/allocs"
 )
 
-// BenchmarkCost measures the processor time that a trace costs the process: of a pair of malloc and free, below several
-// amounts of stack, beside equal runs without a trace. The budget goes by the estimate.
+// BenchmarkCost measures how much processor time a trace adds to a pair of malloc and free in the traced process, for
+// stacks of several sizes. It compares equal runs with and without a trace, and with the estimate that the budget uses.
 func BenchmarkCost(b *testing.B) {
 	needTracer(b)
 	exe := build(b, "gcc")

@@ -87,7 +87,7 @@ func TestInstructions(t *testing.T) {
 	publishInstructions(t, s, fewest, calls)
 }
 
-// during times while work runs.
+// during times wait events while the function work runs.
 func during(t *testing.T, located *Server, o waits.Options, work func()) {
 	t.Helper()
 	if o.Method == "" {

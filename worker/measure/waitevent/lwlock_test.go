@@ -86,11 +86,12 @@ func TestLWLockTime(t *testing.T) {
 	}
 }
 
-// enough is how long a tranche waits that the test is about.
+// enough is the least total time of the waits for a tranche that the test compares.
 const enough = 50 * time.Millisecond
 
-// alone is the number of waits of a tranche that is judged alone. On a busy machine a process may lose its processor
-// between its own measurement and the kernel's, which is a large part of a few waits. All waits together are always judged.
+// alone is the number of waits from which on a tranche is compared by itself. On a busy machine a process may lose its
+// processor between its own measurement and the kernel's, which is a large part of a few waits. The sum of all waits is
+// always compared.
 const alone = 100
 
 func (w watched) compareTranches(

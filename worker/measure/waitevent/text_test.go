@@ -82,7 +82,7 @@ Events with a number in place of a name are unknown to this release, or an exten
 	}
 }
 
-// TestSelect has idle waits in the shares, and then only some types and events.
+// TestSelect prints a report that includes idle waits in the shares, and then reports of only some types and events.
 func TestSelect(t *testing.T) {
 	s := named(t)
 	text := func(r *Report) string {

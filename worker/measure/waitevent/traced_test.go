@@ -202,7 +202,7 @@ func endSession(t *testing.T, timer *Timer, c *pgx.Conn, pid int) {
 // later is a time after the start of each process, in the year 2106.
 const later = 1 << 32
 
-// many returns a number of records of a process. The later the process, the newer they are.
+// many returns n records of a process. A process with a larger pid has newer records.
 func many(pid, n int) []waits.Record {
 	records := make([]waits.Record, n)
 	for i := range records {

@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// TestConfigurationDirectory names a directory that has the configuration of a server, and not its data.
+// TestConfigurationDirectory calls ByDataDir with a directory that has the configuration of a server, but not its data.
 func TestConfigurationDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -47,7 +47,8 @@ func TestSessionNamesIs(t *testing.T) {
 	}
 }
 
-// TestSessionLogAmbiguous: a process id that two processes have had names none of them, also when it is seen again.
+// TestSessionLogAmbiguous: if two processes have had the same process id, the log returns no names for this id, also
+// after later reads.
 func TestSessionLogAmbiguous(t *testing.T) {
 	l := NewSessionLog(nil, 0)
 	first, second := time.Unix(1, 0), time.Unix(2, 0)

@@ -104,7 +104,7 @@ func startChild(t *testing.T, kind string) int {
 // of15 are the offsets of PostgreSQL 15.
 var of15, _ = offsetsOf(15)
 
-// fakeServer returns a reader of a server with this process, or another one, as its postmaster.
+// fakeServer returns a reader of a server whose postmaster is the process with the id in the parameter postmaster.
 func fakeServer(t *testing.T, postmaster int) *Reader {
 	t.Helper()
 	id, err1 := process.IDOf(postmaster)

@@ -159,7 +159,8 @@ func TestMalformed(t *testing.T) {
 
 func text(blob []byte) string { return base64.StdEncoding.EncodeToString(blob) }
 
-// FuzzParse: whatever is read can be written, and is then read as the same; all else is a SyntaxError in the text.
+// FuzzParse: a backtrace that was read can be written, and is then read as the same backtrace. For any other text, the
+// error is a SyntaxError with a position in the text.
 func FuzzParse(f *testing.F) {
 	encoded, _ := vectors(f)
 	for _, line := range encoded {

@@ -186,7 +186,7 @@ func TestManyLabelValues(t *testing.T) {
 	}
 }
 
-// TestTooLarge: a small file whose stacks are enormous all together is refused.
+// TestTooLarge: a small file is refused if the sum of its stacks is enormous.
 func TestTooLarge(t *testing.T) {
 	b := newBuilder("samples/count")
 	b.add(strings.Repeat("f<", 4095)+"outer", []int64{1})
@@ -269,7 +269,7 @@ func TestOneNameOfManyFunctions(t *testing.T) {
 	}
 }
 
-// TestNamesTooLong: a profile whose names and labels are enormous all together is refused.
+// TestNamesTooLong: a profile is refused if the sum of its names and labels is enormous.
 func TestNamesTooLong(t *testing.T) {
 	if os.Getenv("PGSB_TEST_FULL") == "" {
 		t.Skip("without PGSB_TEST_FULL=1: 256 MB of names need ten seconds and 1 GB of memory")

@@ -89,7 +89,7 @@ func TestEarlier(t *testing.T) {
 	t.Run("minutes", func(t *testing.T) { minutesEqualSweeps(t, r, from) })
 }
 
-// earlierMoment: the sessions, the findings and the stacks are of the chosen moment, the load of the span around it.
+// earlierMoment: the sessions, the findings and the stacks are of the chosen moment. The load is of the span around it.
 func earlierMoment(t *testing.T, r *Recorded, from time.Time) {
 	t.Helper()
 	l := recordedLive(r)
@@ -298,7 +298,8 @@ func comparedSpans(t *testing.T, r *Recorded, from time.Time) {
 	}
 }
 
-// TestLiveReachesBack: a live source has the recorded minutes before its first sample. Names and ids of users are the same rows.
+// TestLiveReachesBack: a live source has the recorded minutes before its first sample. A user with a name and the same user with
+// an id only are one row.
 func TestLiveReachesBack(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	r := record(t, Span{now.Add(-3 * time.Hour), now.Add(-10 * time.Second)}, 20*time.Second, Span{}, func(time.Time) []store.Row {

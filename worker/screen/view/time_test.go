@@ -140,7 +140,8 @@ func TestPastIsRead(t *testing.T) {
 	}
 }
 
-// TestComparison: the key v compares with a time, and ends that. The table has the largest change first, and its rows filter.
+// TestComparison: the key v begins a comparison with a time, and ends it. The table has the largest change first, and its
+// rows filter.
 func TestComparison(t *testing.T) {
 	d := night()
 	for keys, want := range map[string]string{

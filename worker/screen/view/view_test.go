@@ -440,7 +440,7 @@ func TestOnlyVisibleDataIsRead(t *testing.T) {
 	}
 }
 
-// TestMeasurement: the keys p, w and i run a command where it can work, and say why elsewhere.
+// TestMeasurement: the keys p, w and i run a command if it can work. Otherwise they show the reason why it cannot.
 func TestMeasurement(t *testing.T) {
 	live := func() *State { s := NewState("/srv/pg data"); s.PID = 7; return s }
 	now := &Data{Session: &source.Session{Now: &source.SessionLine{Session: moment.Session{PID: 4711, ServerPID: 7}}}}
