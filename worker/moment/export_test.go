@@ -10,7 +10,8 @@ type Judged struct {
 	Text string
 	// Idle is set for a process that waits for work, and Specific for a phrase that is not generic.
 	Idle, Specific bool
-	// Contradictions are what the text says against the stack or the wait, by rules that the matcher does not use.
+	// Contradictions are statements of the text that contradict the stack or the wait. They are found by rules that the
+	// matcher does not use.
 	Contradictions []string
 }
 

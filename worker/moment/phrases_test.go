@@ -186,7 +186,7 @@ var waitRules = []rule{
 	{regexp.MustCompile(`^Timeout/VacuumDelay$`), regexp.MustCompile(`pauses`)},
 }
 
-// contradictions returns what the text says against the stack or the wait.
+// contradictions returns the statements of the text that contradict the stack or the wait.
 func contradictions(s *sample, text string) (out []string) {
 	functions := strings.Join(s.functions, " ")
 	for _, r := range textRules {

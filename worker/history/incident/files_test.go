@@ -79,7 +79,8 @@ func TestLayoutOfPlans(t *testing.T) {
 	}
 }
 
-// TestHostileNames expects no markup and no control character in what people open, and nothing of the name in a bundle.
+// TestHostileNames expects no markup and no control characters in the files that people open, and no part of the name
+// in a bundle.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	d := Dir{Path: filepath.Join(t.TempDir(), "incidents"), Keep: 5, Size: 1 << 30}

@@ -46,8 +46,8 @@ const (
 
 const killedUnsupported = "unsupported"
 
-// TestKilledLeavesServerAlone kills a program with SIGKILL while it works beside a server. The processes of the server must go on,
-// no tracer and no stop may be left, and no program in the kernel, walsender or replication slot.
+// TestKilledLeavesServerAlone kills a program with SIGKILL while it works beside a server. Afterwards, the processes of the server
+// must run, and none may be traced or stopped. No BPF program, WAL sender or replication slot may be left.
 func TestKilledLeavesServerAlone(t *testing.T) {
 	if text := os.Getenv(killedVariable); text != "" {
 		workUntilKilled(t, text)

@@ -56,7 +56,7 @@ type stalled struct {
 	looks int // between due and the first finding
 }
 
-// proof is a primary, a standby, and what their recorders find.
+// proof has a primary, a standby, and the findings of their recorders.
 type proof struct {
 	t                *testing.T
 	primary, standby *pgtest.Server

@@ -50,7 +50,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestEnded expects one row for a session that is idle, is gone, or has another process with its number.
+// TestEnded expects one row for a session that has become idle or has ended, also if another process has its process
+// id.
 func TestEnded(t *testing.T) {
 	start := time.UnixMicro(5)
 	r := New(Options{})

@@ -84,7 +84,7 @@ func FuzzNormalized(f *testing.F) {
 		if !utf8.ValidString(got) {
 			t.Errorf("%q is not UTF-8", got)
 		}
-		// No string literal is left, wherever the text was cut.
+		// No string literal is left, even if the text was cut at any place.
 		got = Normalized("SELECT 'SECRET' /* SECRET */ , $a$SECRET$a$ " + in)
 		if strings.Contains(got, "SECRET") && !strings.Contains(in, "SECRET") {
 			t.Errorf("a value is left in %q", got)

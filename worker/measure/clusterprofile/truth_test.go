@@ -315,7 +315,7 @@ func TestTotalsAreWallClockTime(t *testing.T) {
 	}
 }
 
-// TestStacksEqualCaptures compares the stacks of processes that sleep with what a capture prints.
+// TestStacksEqualCaptures compares the stacks of processes that sleep with the stacks of a capture.
 func TestStacksEqualCaptures(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	sleeper := server.Connect(t, "postgres", "postgres")
@@ -379,7 +379,7 @@ func TestStacksEqualCaptures(t *testing.T) {
 	}
 }
 
-// TestServerRestarts expects what was collected until the server ended.
+// TestServerRestarts expects the samples that were collected until the server ended.
 func TestServerRestarts(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	if err := clusterbpf.Check(); err != nil {

@@ -128,7 +128,7 @@ func seeNewBackends(t *testing.T, s *pgtest.Server) {
 			t.Errorf("process %d (%s) is none of the backends", p.PID, p.Title)
 		}
 	}
-	// Equal stacks are kept once, whatever their process: sessions may come and go for hours.
+	// Equal stacks of several processes are kept once, because sessions may come and go for hours.
 	kept := make(map[string]*backtrace.Thread)
 	for i := range f.Stacks {
 		text := fmt.Sprintf("%+v", f.Stacks[i].Thread.Frames)
@@ -523,7 +523,7 @@ func useTwoCapabilities(t *testing.T, s *pgtest.Server) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	<-ended // an interrupt is a failure, with what has come until then
+	<-ended // an interrupt is a failure, but the output until then is printed
 	if !strings.Contains(out.String(), `"probe":"pg_backend_pid"`) || !strings.Contains(out.String(), `"hits":1,`) {
 		t.Errorf("output: %s\nerrors: %s", out.String(), errs.String())
 	}

@@ -21,7 +21,7 @@ import (
 	"pg_stat_backtrace/ptrace/measure/waits"
 )
 
-// semaphoreTimes reads what testdata/semaphores.c has added up, by event.
+// semaphoreTimes reads the times that testdata/semaphores.c has added up, by event.
 func semaphoreTimes(t *testing.T, path string) map[uint32]time.Duration {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -37,8 +37,9 @@ func semaphoreTimes(t *testing.T, path string) map[uint32]time.Duration {
 	return times
 }
 
-// TestLWLockTime compares the time of waits for LWLocks with what the server's own processes measure. In the kernel a
-// wait for an LWLock is part of the wait in the server: at least 90 percent of the time of each tranche that matters.
+// TestLWLockTime compares the time of waits for LWLocks with the time that the server's own processes measure. In the
+// kernel a wait for an LWLock is part of the wait in the server: at least 90 percent of the time of each tranche that
+// matters.
 func TestLWLockTime(t *testing.T) {
 	dir := t.TempDir()
 	library, file := filepath.Join(dir, "semaphores.so"), filepath.Join(dir, "times")

@@ -77,7 +77,7 @@ var parseCases = map[string]struct {
 	"PGSERVICE and PGHOST": {
 		"", known, false, env{"PGSERVICEFILE": "SVC", "PGSERVICE": "main", "PGHOST": "/e"}, "/service", 9, "s",
 	},
-	// With a data directory the envment cannot lead elsewhere.
+	// With a data directory, the environment cannot lead to another server.
 	"-D and PGHOST": {"", known, true, env{"PGHOST": "/e", "PGPORT": "7"}, "/run/it's", 6000, "postgres"},
 	"-D and PGHOSTADDR": {
 		"user=x", known, true, env{"PGHOSTADDR": "127.0.0.1"}, "/run/it's", 6000, "postgres",

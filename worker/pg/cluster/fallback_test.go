@@ -102,7 +102,7 @@ func TestFallback(t *testing.T) {
 	})
 }
 
-// checkFallback checks what a session of the fallback can do.
+// checkFallback checks which queries the fallback connection can run.
 func checkFallback(t *testing.T, s *supervised, pid int) {
 	t.Helper()
 	ctx := t.Context()

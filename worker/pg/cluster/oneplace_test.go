@@ -24,7 +24,8 @@ const (
 	otherFile  = "resolves a path in the namespace of a process"
 )
 
-// elsewhere has the other files that look at a process's program or directory, or at postmaster.pid.
+// elsewhere has the files of other packages that read a process's program or directory, or postmaster.pid, with the
+// reason.
 var elsewhere = map[string]string{
 	"ptrace/measure/probe/calibrate_amd64.go exe":  ownFile,
 	"ptrace/measure/probe/session.go exe":          openFile,

@@ -168,7 +168,7 @@ func TestImpostorHearsNothing(t *testing.T) {
 }
 
 // TestContainerGetsNoPassword: a server below another root gets no password from the password file, and none in clear
-// text, wherever it comes from.
+// text. It does not matter where the password comes from.
 func TestContainerGetsNoPassword(t *testing.T) {
 	root(t)
 	passfile := filepath.Join(t.TempDir(), "pgpass")

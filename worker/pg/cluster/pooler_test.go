@@ -87,8 +87,8 @@ func tryBouncer(t *testing.T, program string, s *pgtest.Server, more string) (b 
 	return b, !taken
 }
 
-// TestPoolerNamed: a connection string that leads to PgBouncer is recognised, whatever PgBouncer lets through, and the
-// message has the server's own address where it is known.
+// TestPoolerNamed: a connection string that leads to PgBouncer is recognised with every configuration of PgBouncer, and
+// the message has the server's own address where it is known.
 func TestPoolerNamed(t *testing.T) {
 	const lenient = "ignore_startup_parameters = search_path,default_transaction_read_only," +
 		"default_transaction_isolation,default_transaction_deferrable,idle_session_timeout," +

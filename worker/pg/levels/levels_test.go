@@ -68,7 +68,7 @@ func TestStatementsWithTwoNames(t *testing.T) {
 }
 
 // TestSimpleStatement reads a statement that PL/pgSQL evaluates without SPI. A text that changed after the copy is left
-// out, and so is a text in a frame of another library.
+// out, as is a text in a frame of another library.
 func TestSimpleStatement(t *testing.T) {
 	each(t, func(t *testing.T, f *fake) {
 		expr := f.alloc(make([]byte, 64))

@@ -41,7 +41,7 @@ func TestWaitEventsOfServers(t *testing.T) {
 			class, id := number(t, f[0]), number(t, f[1])
 			want := f[3]
 			switch want {
-			case "unknown wait event", "???", "extension", "-": // what the server says of a number without a name
+			case "unknown wait event", "???", "extension", "-": // the server's words for a number without a name
 				want = ""
 			}
 			if want != "" {

@@ -157,7 +157,7 @@ func (l *load) settle(t *testing.T) {
 	})
 }
 
-// truth returns what pg_blocking_pids says of all processes, each process once.
+// truth returns the result of pg_blocking_pids for each process, with each blocker once.
 func (l *load) truth(t *testing.T) map[int][]int {
 	t.Helper()
 	rows, err := l.control.Query(context.Background(), `SELECT pid, pg_blocking_pids(pid) FROM pg_stat_activity`)

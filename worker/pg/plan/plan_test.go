@@ -20,7 +20,7 @@ func (g *garbage) Read(addr uint64, p []byte) (int, error) {
 	return copy(p, g.data[addr-g.start:]), nil
 }
 
-// TestGarbage: memory without structures gives no plan, whatever the stack points to.
+// TestGarbage: memory without structures gives no plan, even if words of the stack point to it.
 func TestGarbage(t *testing.T) {
 	const size, start, run = 64 << 10, 1 << 20, 1 << 30
 	random := rand.New(rand.NewPCG(1, 2))

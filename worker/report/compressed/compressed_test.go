@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// vectors returns what libwebsockets' encoder and decoder made of 20 backtraces; see testdata/README.
+// vectors returns the output of libwebsockets' encoder and decoder for 20 backtraces; see testdata/README.
 func vectors(t testing.TB) (encoded, decoded []string) {
 	t.Helper()
 	f, err := os.Open("testdata/vectors.txt")

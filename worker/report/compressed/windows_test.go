@@ -69,7 +69,7 @@ func TestBadWindows(t *testing.T) {
 	}
 }
 
-// FuzzWindows: no line makes the table larger than it may be, and what is read is written in the same way.
+// FuzzWindows: no line makes the table larger than its limit, and a line that was read is written in the same form.
 func FuzzWindows(f *testing.F) {
 	f.Add("~i#0x1000000-0x2000000 0x1000000 31c4 postgres", uint64(0x1406651))
 	f.Fuzz(func(t *testing.T, line string, addr uint64) {

@@ -140,7 +140,7 @@ func TestTablesAddUp(t *testing.T) {
 	}
 }
 
-// TestDatabaseTime: percentages are of database time, and idle time stands apart.
+// TestDatabaseTime: percentages are of database time, and idle time is shown separately.
 func TestDatabaseTime(t *testing.T) {
 	p := open(t, server(), profilefmt.Options{Title: "Profile of /srv/15/main", Subtitle: "4 backends"}, "tab=waits")
 	if got := p.text("#parts"); got != "database time 10 s (31.3 %)background processes 2 s (6.3 %)idle 20 s (62.5 %)" {

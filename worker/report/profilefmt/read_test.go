@@ -30,7 +30,7 @@ func TestReadFolded(t *testing.T) {
 	}
 }
 
-// TestReadPprof reads what Write wrote, compressed and not.
+// TestReadPprof reads the output of Write, compressed and uncompressed.
 func TestReadPprof(t *testing.T) {
 	b := odd()
 	var plain bytes.Buffer
@@ -165,7 +165,7 @@ func TestReadManyFrames(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever is read can be written in every format.
+// FuzzRead: every profile that was read can be written in every format.
 func FuzzRead(f *testing.F) {
 	var plain bytes.Buffer
 	if err := odd().WriteUncompressed(&plain); err != nil {

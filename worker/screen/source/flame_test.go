@@ -38,7 +38,7 @@ func show(f *Flame) string {
 	return b.String()
 }
 
-// TestFlame: stacks make a tree with joined chains, and each stack stands for its part of the active sessions.
+// TestFlame: stacks make a tree with joined chains, and each stack represents its part of the active sessions.
 func TestFlame(t *testing.T) {
 	p, at := &past{}, time.Unix(1_700_000_000, 0)
 	web, cron := flameSession(1, "web", ""), flameSession(2, "cron", "DataFileRead")
@@ -74,7 +74,8 @@ func TestFlame(t *testing.T) {
 	}
 }
 
-// TestFlameWithoutStacks: a stack stands for no session on the other side, and for none that the filter leaves out.
+// TestFlameWithoutStacks: a stack does not represent sessions on the other side, or sessions that the filter leaves
+// out.
 func TestFlameWithoutStacks(t *testing.T) {
 	p, at := &past{}, time.Unix(1_700_000_000, 0)
 	web, cron := flameSession(1, "web", ""), flameSession(2, "cron", "DataFileRead")

@@ -257,7 +257,7 @@ func TestAge(t *testing.T) {
 	}
 }
 
-// TestWaiterWithTwoBlockers: it stands below the first one, and counts for both.
+// TestWaiterWithTwoBlockers: a node that waits for two blockers is below the first blocker, and counts for both.
 func TestWaiterWithTwoBlockers(t *testing.T) {
 	again := &moment.Node{PID: 4, Repeated: true}
 	m := &moment.Moment{Time: noon, Blocking: []*moment.Node{{PID: 1, Blocked: []*moment.Node{

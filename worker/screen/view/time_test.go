@@ -115,7 +115,8 @@ func (h *historian) Past(_ context.Context, s source.Span, at time.Time) (source
 	return &asked{n: h.n}, h.err
 }
 
-// TestPastIsRead: an earlier time comes from the historian, and its error stands in place of all data.
+// TestPastIsRead: the data of an earlier time comes from the historian. If it returns an error, the page shows the
+// error in place of all data.
 func TestPastIsRead(t *testing.T) {
 	h := &historian{asked: asked{n: map[string]int{}}}
 	s := NewState("")
