@@ -190,7 +190,7 @@ var crowds sync.Mutex
 func crowd(t *testing.T, shared *site) {
 	crowds.Lock()
 	defer crowds.Unlock()
-	callers := 100
+	callers := 50
 	if pgtest.Full() {
 		callers = 1000 // this takes a minute
 	}

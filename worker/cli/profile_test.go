@@ -36,14 +36,14 @@ func TestProfileProcesses(t *testing.T) {
 	}
 	t.Run("only chosen", func(t *testing.T) { onlyChosen(t, pid, other) })
 	t.Run("postmaster", func(t *testing.T) {
-		status, stdout, stderr := run(t, "profile", "--duration", "2s", "--format", "folded", strconv.Itoa(server.PostmasterPID()))
+		status, stdout, stderr := run(t, "profile", "--duration", "1s", "--format", "folded", strconv.Itoa(server.PostmasterPID()))
 		if status != 0 || !strings.Contains(stdout, "PostmasterMain") {
 			t.Errorf("status %d, %q, %q", status, stdout, stderr)
 		}
 	})
 	t.Run("ended beside", func(t *testing.T) {
 		gone := zombie(t)
-		status, stdout, stderr := run(t, "profile", "--duration", "2s", "--format", "folded", other, gone)
+		status, stdout, stderr := run(t, "profile", "--duration", "1s", "--format", "folded", other, gone)
 		if status != 0 || !strings.Contains(stdout, "PostgresMain") || !strings.Contains(stderr, "process "+gone+" has ended") {
 			t.Errorf("status %d, %q, %q", status, stdout, stderr)
 		}
@@ -61,7 +61,7 @@ func TestProfileProcesses(t *testing.T) {
 		}
 	})
 	t.Run("figures", func(t *testing.T) {
-		status, stdout, stderr := run(t, "profile", "--duration", "2s", "--running", "--stats", pid)
+		status, stdout, stderr := run(t, "profile", "--duration", "1s", "--running", "--stats", pid)
 		var told struct{ Count int }
 		if err := json.Unmarshal([]byte(stdout), &told); err != nil || status != 0 || told.Count == 0 ||
 			!strings.Contains(stderr, "--mode cpu") {
@@ -85,7 +85,7 @@ func busyProcess(t *testing.T, server *pgtest.Server) (pid int) {
 // onlyChosen expects samples of two processes only, with their labels, and the default of --group-by.
 func onlyChosen(t *testing.T, pid, other string) {
 	file := filepath.Join(t.TempDir(), "p.pb.gz")
-	status, stdout, stderr := run(t, "profile", "--duration", "2s", "--format", "pprof", "-o", file, pid, other)
+	status, stdout, stderr := run(t, "profile", "--duration", "1s", "--format", "pprof", "-o", file, pid, other)
 	if status != 0 || stdout != "" {
 		t.Fatalf("status %d, %q, %q", status, stdout, stderr)
 	}
@@ -109,7 +109,7 @@ func onlyChosen(t *testing.T, pid, other string) {
 	if !seen[pid] || !seen[other] || !strings.Contains(stderr, " of 2 processes ") {
 		t.Errorf("samples of %v; %s", seen, stderr)
 	}
-	status, stdout, stderr = run(t, "profile", "--duration", "2s", "--format", "folded", pid, other, other)
+	status, stdout, stderr = run(t, "profile", "--duration", "1s", "--format", "folded", pid, other, other)
 	frames := regexp.MustCompile(`(?m)^(\d+);.*PostgresMain;`).FindAllStringSubmatch(stdout, -1)
 	for _, want := range []string{pid, other} {
 		if status != 0 || !slices.ContainsFunc(frames, func(f []string) bool { return f[1] == want }) {

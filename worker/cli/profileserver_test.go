@@ -71,13 +71,13 @@ func TestProfileServer(t *testing.T) {
 			t.Errorf("a sample of %v", got)
 		}
 	}
-	status, stdout, stderr = run(t, "profile", "-D", server.DataDir, "--duration", "2s", "--format", "folded",
+	status, stdout, stderr = run(t, "profile", "-D", server.DataDir, "--duration", "1s", "--format", "folded",
 		"--group-by", "backend_type,state")
 	if status != 0 || !regexp.MustCompile(`(?m)^client_backend;active;_start;.*PostgresMain;.* \d+$`).MatchString(stdout) {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
 	for _, format := range []string{"speedscope", "html"} {
-		status, stdout, stderr = run(t, "profile", "-D", server.DataDir, "--duration", "2s", "--format", format)
+		status, stdout, stderr = run(t, "profile", "-D", server.DataDir, "--duration", "1s", "--format", format)
 		if status != 0 || !strings.Contains(stdout, "PostgresMain") {
 			t.Errorf("%s: status %d, %.200q, %q", format, status, stdout, stderr)
 		}

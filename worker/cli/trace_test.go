@@ -82,7 +82,7 @@ func TestTraceFormats(t *testing.T) {
 	pid := reader(t)
 	trace := func(arguments ...string) string {
 		t.Helper()
-		all := append([]string{"trace", "libc:read", pid, "--duration", "2s", "--max-overhead", "0"}, arguments...)
+		all := append([]string{"trace", "libc:read", pid, "--duration", "1s", "--max-overhead", "0"}, arguments...)
 		status, stdout, stderr := run(t, all...)
 		if status != exitOK || !strings.Contains(stderr, "libc:read: each call will cost its process about") {
 			t.Errorf("trace %v: status %d, %q", arguments, status, stderr)

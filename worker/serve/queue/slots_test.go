@@ -17,7 +17,7 @@ const sessionsOfWorker = `SELECT count(*) FROM pg_stat_activity WHERE applicatio
 // slots.
 func TestManyDatabases(t *testing.T) {
 	oneSite(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
-		const databases = 25
+		const databases = 20 // more than slots that are not reserved
 		s.extend(t, "template1")
 		boss := s.Connect(t, s.User, "postgres")
 		name := func(i int) string { return fmt.Sprintf("t%d", i) }
