@@ -74,7 +74,7 @@ func build(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := compile("go", "build", "-overlay", overlay, "-o", programs.other, "pg_stat_backtrace"); err != nil {
+	if err := compile("go", "build", "-ldflags=-s -w", "-overlay", overlay, "-o", programs.other, "pg_stat_backtrace"); err != nil {
 		return err
 	}
 	gcc, err := exec.LookPath("gcc")

@@ -186,14 +186,11 @@ func clocks(t *testing.T, shared *site) {
 // crowds keeps two versions from having hundreds of sessions at the same time.
 var crowds sync.Mutex
 
-// crowd makes hundreds of calls at the same time. Each gets an answer, or an error that there are too many.
+// crowd makes many calls at the same time. Each gets an answer, or an error that there are too many.
 func crowd(t *testing.T, shared *site) {
 	crowds.Lock()
 	defer crowds.Unlock()
-	callers := 50
-	if pgtest.Full() {
-		callers = 1000 // this takes a minute
-	}
+	callers := pgtest.Extent(50, 1000) // 1000 take a minute
 	s := faulty(t, shared, fmt.Sprint("max_connections = ", callers+20), "autovacuum = off")
 	s.work(t)
 	sessions := make([]*session, callers)

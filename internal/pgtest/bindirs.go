@@ -88,6 +88,14 @@ func Newest(t testing.TB) string {
 // tests. Otherwise long tests use fewer servers, samples or callers.
 func Full() bool { return os.Getenv(envFull) != "" }
 
+// Extent returns the number of rounds of a test: full if Full, usual otherwise.
+func Extent(usual, full int) int {
+	if Full() {
+		return full
+	}
+	return usual
+}
+
 // versions caches the results of Version, by directory, because each test calls Version several times.
 var versions sync.Map
 

@@ -193,7 +193,7 @@ func TestNonStopBusy(t *testing.T) {
 				defer close(done)
 				_ = conn.PgConn().Exec(ctx, sql).Close()
 			}()
-			for range 100 {
+			for range pgtest.Extent(40, 100) {
 				tr, err := c.Capture(ctx, process.Target{PID: pid, UID: -1}, Options{NonStop: true})
 				if err != nil {
 					t.Fatal(err)

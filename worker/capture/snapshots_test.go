@@ -23,7 +23,7 @@ import (
 // snapshotsFull if Full.
 const (
 	snapshotsVariable = "PGSB_SNAPSHOTS"
-	snapshotsDefault  = 200
+	snapshotsDefault  = 120
 	snapshotsFull     = 500
 )
 

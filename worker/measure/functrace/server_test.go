@@ -93,7 +93,7 @@ func countExactly(t *testing.T, s *pgtest.Server) {
 // seeNewBackends: backends that start while a server is traced are traced from their first call on, and connections do
 // not fail.
 func seeNewBackends(t *testing.T, s *pgtest.Server) {
-	n := number("PGSB_TRACE_CONNECTIONS", 40)
+	n := number("PGSB_TRACE_CONNECTIONS", pgtest.Extent(20, 40))
 	tracer := open(t, functrace.Options{
 		Functions: []string{"pg_backend_pid"}, Postmaster: s.PostmasterPID(), StacksPerSecond: 100_000,
 	})

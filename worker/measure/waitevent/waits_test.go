@@ -305,7 +305,8 @@ func TestClientRead(t *testing.T) {
 
 // TestConnects expects that the figures of sessions that have ended are not lost.
 func TestConnects(t *testing.T) {
-	const sessions, together = 100, 10
+	const together = 10
+	sessions := pgtest.Extent(50, 100)
 	eachMethod(t, func(t *testing.T, bin string, method waits.Options) {
 		w := watch(t, bin, pgtest.Options{}, method)
 		var group sync.WaitGroup
@@ -327,10 +328,10 @@ func TestConnects(t *testing.T) {
 		}
 		group.Wait()
 		pgtest.Wait(t, "the last session's figures", func() bool {
-			return w.totals(t)["Timeout/PgSleep"].Calls >= sessions
+			return w.totals(t)["Timeout/PgSleep"].Calls >= uint64(sessions)
 		})
 		// A latch that is set without a reason begins a second wait in pg_sleep.
-		if n := w.totals(t)["Timeout/PgSleep"].Calls; n < sessions || n > sessions+sessions/20 {
+		if n := int(w.totals(t)["Timeout/PgSleep"].Calls); n < sessions || n > sessions+sessions/20 {
 			t.Errorf("%d sleeps of %d sessions", n, sessions)
 		}
 	})
@@ -338,7 +339,7 @@ func TestConnects(t *testing.T) {
 
 // TestTotalsGrow expects that no snapshot lacks the figures of a session that just ends.
 func TestTotalsGrow(t *testing.T) {
-	const sessions = 40
+	sessions := pgtest.Extent(15, 40)
 	for _, method := range []waits.Method{waits.Blocked, waits.Exact} {
 		t.Run(string(method), func(t *testing.T) {
 			w := watch(t, pgtest.BinDir(t), pgtest.Options{}, waits.Options{Method: method})
@@ -376,7 +377,7 @@ func TestTotalsGrow(t *testing.T) {
 				}
 				last = calls
 			}
-			if last < 20*sessions*9/10 {
+			if last < uint64(20*sessions*9/10) {
 				t.Errorf("only %d waits", last)
 			}
 		})
