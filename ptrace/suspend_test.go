@@ -64,7 +64,7 @@ func TestSuspend(t *testing.T) {
 		cmd := exec.Command(os.Args[0], append([]string{strconv.Itoa(target.pid)}, c.how...)...)
 		cmd.Env = append(os.Environ(), roleVariable+"=suspend")
 		child := startChild(t, cmd)
-		times := full(30, 1000)
+		times := full(15, 1000)
 		for range times {
 			for range 2 { // the first may have been written before it was suspended
 				if line := child.line(t); line != "10" {

@@ -69,7 +69,7 @@ func startBrowser(t *testing.T) context.Context {
 // launch starts the browser.
 func launch(program string, more ...chromedp.ExecAllocatorOption) error {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program),
-		chromedp.WSURLReadTimeout(2*time.Minute))
+		chromedp.DisableGPU, chromedp.WSURLReadTimeout(2*time.Minute)) // an emulated GPU computes a lot
 	alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), append(options, more...)...)
 	ctx, cancel := chromedp.NewContext(alloc)
 	if err := chromedp.Do(ctx); err != nil {

@@ -548,12 +548,9 @@ func TestLayout(t *testing.T) {
 	p.wait(`graph.canvas.width === 2 * graph.width`)
 }
 
-// TestManyStacks opens 100,000 different stacks. It logs how long that and changes of the view take.
+// TestManyStacks opens 8,000 different stacks, or 100,000 if Full. It logs how long that and changes of the view take.
 func TestManyStacks(t *testing.T) {
-	stacks := 20_000
-	if pgtest.Full() {
-		stacks = 100_000
-	}
+	stacks := pgtest.Extent(8_000, 100_000)
 	b := newBuilder("samples/count", "wall/nanoseconds")
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range stacks {
