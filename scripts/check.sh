@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check.sh [--beside STAGE,...]... STAGE...: run tests. Missing programs are fetched first. Ends with the number of tests
 # of each stage. The exit status is 0 if all passed. The stages of a --beside run one after the other, beside all others:
-# many tests wait for servers most of the time. Those that compute have a low priority. Stages:
+# many tests wait for servers most of the time. Other stages than sql and tap have a low priority there. Stages:
 #
 #   vet
 #   builds         for every architecture, and vet for a second one
