@@ -61,8 +61,8 @@ func Decide(caller Caller, pid int, facts Facts) error {
 	}
 }
 
-// DecidePlan returns nil if the caller may see the plan that the process pid executes, and a *Denied if not. The rule is that of the
-// column query of pg_stat_activity: the privileges of the process's role, or of pg_read_all_stats.
+// DecidePlan returns nil if the caller may see the plan that the process pid executes, and a *Denied if not. The caller needs
+// what shows the column query of pg_stat_activity: the privileges of the process's role, or of pg_read_all_stats.
 func DecidePlan(caller Caller, pid int, facts Facts) error {
 	err := Decide(caller, pid, facts)
 	if err == nil || facts.CallerExists && facts.Found && facts.ReadsQueries {

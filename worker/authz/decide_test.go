@@ -99,7 +99,7 @@ func check(t *testing.T, err error, detail string) {
 	}
 }
 
-// TestDecidePlan: a plan is for those who see the query of the process in pg_stat_activity.
+// TestDecidePlan: roles that see the query of a process in pg_stat_activity see its plan.
 func TestDecidePlan(t *testing.T) {
 	caller := Caller{OID: 20}
 	own := Facts{CallerExists: true, Found: true, Role: 20, RoleExists: true, HasPrivileges: true}

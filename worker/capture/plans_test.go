@@ -213,7 +213,7 @@ func withoutStarts(t *testing.T, c *capture.Capturer, pid int, want []*plan.Leve
 	}
 }
 
-// markedAbove reports whether the running node of one tree is at the place of that of the other tree, or above it.
+// markedAbove reports whether the running node of one tree is at the place of the running node of the other tree, or above it.
 func markedAbove(one, other *plan.Node) bool {
 	if one.Running {
 		return other.Running && one.Below == other.Below || one.Below && other.Active

@@ -109,7 +109,7 @@ func compareUtility(t *testing.T, server *pgtest.Server, control *pgx.Conn, read
 	}
 }
 
-// differentProgress compares the progress that a reader reports with that of a view, whose columns must be the same. It returns the
+// differentProgress compares the progress that a reader reports with the columns of a view, which must be the same. It returns the
 // differences.
 func differentProgress(t *testing.T, control *pgx.Conn, reader *state.Reader, view string, pid int) (failure string) {
 	t.Helper()
