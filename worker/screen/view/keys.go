@@ -559,15 +559,50 @@ func Measurement(s *State, d *Data) []string {
 		return nil
 	case s.Page != PageSession:
 		return []string{"profile", "-D", s.DataDir, "--mode", "wall", "--duration", duration}
-	case d == nil || d.Session == nil || d.Session.Now == nil:
-		s.Message = "The process has ended."
+	}
+	id, why := s.process(d)
+	if why != "" {
+		s.Message = why
 		return nil
 	}
-	pid := strconv.Itoa(d.Session.Now.PID)
+	pid := strconv.Itoa(id)
 	if s.measure == "w" {
 		return []string{"waits", "--trace", pid, "--duration", duration}
 	}
 	return []string{"profile", "--mode", "wall", "--duration", duration, pid}
+}
+
+// process returns the id that the process of the page Session has on this host. Directly after the user has opened the page, d is
+// the data of the page before. why is a sentence for the user; empty: the process is known.
+func (s *State) process(d *Data) (pid int, why string) {
+	if d == nil {
+		return 0, "The session is being read: press the key again."
+	}
+	same := func(x *source.SessionLine) bool { return x != nil && x.ServerPID == s.PID }
+	if d.Session != nil && same(d.Session.Now) {
+		return d.Session.Now.PID, ""
+	}
+	if d.page == PageSession && d.PID == s.PID {
+		if text := d.Errors["session"]; text != "" && text != source.ErrNoSession.Error() {
+			return 0, "The session could not be read: " + text
+		}
+		return 0, "The process has ended."
+	}
+	if d.Sessions != nil {
+		for i := range d.Sessions.Sessions {
+			if x := &d.Sessions.Sessions[i]; same(x) {
+				return x.PID, ""
+			}
+		}
+	}
+	if d.Blocking != nil {
+		for i := range d.Blocking.Nodes {
+			if x := d.Blocking.Nodes[i].Session; same(x) {
+				return x.PID, ""
+			}
+		}
+	}
+	return 0, "The session is being read: press the key again."
 }
 
 // Command returns a command line that prints what the page shows.
@@ -596,10 +631,8 @@ func Command(s *State, d *Data) string {
 	case s.Page == PageBlocking:
 		return top + " --view blocking"
 	case s.Page == PageSession && s.Connect == "":
-		pid := s.PID
-		if d != nil && d.Session != nil && d.Session.Now != nil {
-			pid = d.Session.Now.PID
-		}
+		pid, _ := s.process(d)
+		pid = cmp.Or(pid, s.PID)
 		command := []string{"capture --nonstop", "plan --nonstop", "memory"}[s.Panel]
 		return "pg_stat_backtrace " + command + " " + strconv.Itoa(pid)
 	case s.Page == PageSession:

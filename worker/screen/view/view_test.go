@@ -467,10 +467,30 @@ func TestMeasurement(t *testing.T) {
 			t.Errorf("%s: action %d, %q, %q", c.name, action, got, s.Message)
 		}
 	}
-	s := live()
-	s.Page = PageSession
-	if action := Handle(s, &Data{}, "w"); action != None || s.Message != "The process has ended." {
-		t.Errorf("without the process: action %d, %q", action, s.Message)
+	other := source.SessionLine{Session: moment.Session{PID: 4712, ServerPID: 8}}
+	listed := &Data{page: PageLoad, Sessions: &source.Sessions{Sessions: []source.SessionLine{other, *now.Session.Now}}}
+	blocked := &Data{page: PageBlocking, Blocking: &source.Blocking{Nodes: []source.BlockingNode{{XID: 9}, {PID: 7, Session: now.Session.Now}}}}
+	const reading = "The session is being read: press the key again."
+	for _, c := range []struct {
+		name    string
+		d       *Data
+		want    string
+		message string
+	}{
+		{"ended", &Data{page: PageSession, PID: 7}, "", "The process has ended."},
+		{"ended, with earlier waits", &Data{page: PageSession, PID: 7, Session: &source.Session{}}, "", "The process has ended."},
+		{"no answer", &Data{page: PageSession, PID: 7, Errors: map[string]string{"session": "x"}}, "", "The session could not be read: x"},
+		{"no data", nil, "", reading},
+		{"data of another process", &Data{page: PageSession, PID: 8, Session: &source.Session{Now: &other}}, "", reading},
+		{"data of the list", listed, "waits --trace 4711 --duration 10s", ""},
+		{"data of the trees", blocked, "waits --trace 4711 --duration 10s", ""},
+	} {
+		s := live()
+		s.Page = PageSession
+		Handle(s, c.d, "w")
+		if got := strings.Join(Measurement(s, c.d), " "); got != c.want || s.Message != c.message {
+			t.Errorf("directly after Enter, %s: %q, %q", c.name, got, s.Message)
+		}
 	}
 }
 
