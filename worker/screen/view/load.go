@@ -53,7 +53,10 @@ func (c *canvas) chart(y, height int) int {
 		n := &i.Sessions
 		if i.Last != nil {
 			now := fmt.Sprintf("(now %d; %d idle in transaction, %d idle)", n.Active, n.IdleInTransaction, n.Idle)
-			if i.Past {
+			switch {
+			case i.Past && c.d.Sessions == nil: // there is no sample of this moment
+				now = ""
+			case i.Past:
 				now = fmt.Sprintf("(at %s: %d; %d idle in transaction)", i.Last.Local().Format("15:04:05"), n.Active, n.IdleInTransaction)
 			}
 			x = c.Text(x+1, y, c.Width, plain, now)
@@ -85,7 +88,7 @@ func (c *canvas) chart(y, height int) int {
 	}
 	line := -1
 	if processors > 0 && processors <= high {
-		line = min(height-1, int(processors/high*float64(height)))
+		line = min(height-1, int(math.Round(processors/high*float64(height))))
 	}
 	from, length := l.From, l.To.Sub(l.From)
 	kinds, first := make([]source.Kind, w), -1
@@ -110,21 +113,25 @@ func (c *canvas) chart(y, height int) int {
 	c.markMoment(y, w)
 	y = c.legend(y + 2)
 	if len(unsaid) > 0 {
-		c.Text(1, y, c.Width-1, warn, gapText(unsaid))
+		c.Text(1, y, c.Width-1, warn, gapText(unsaid, len(l.Gaps) > len(unsaid)))
 		y++
 	}
 	return y
 }
 
-// gapText describes gaps whose reason has no room in the chart.
-func gapText(gaps []source.Gap) string {
+// gapText describes gaps whose reason has no room in the chart. more is set if the chart has other gaps, with their reasons.
+func gapText(gaps []source.Gap, more bool) string {
 	all := time.Duration(0)
 	for i := range gaps {
 		all += gaps[i].To.Sub(gaps[i].From)
 	}
-	text := "░ no data for " + units.Age(all) + ": " + gaps[0].Reason
+	length, which := units.Age(all), "gaps"
+	if more {
+		length, which = "another "+length, "short gaps"
+	}
+	text := "░ no data for " + length + ": " + gaps[0].Reason
 	if len(gaps) > 1 {
-		text = fmt.Sprintf("░ no data for %s in %d gaps, the last: %s", units.Age(all), len(gaps), gaps[len(gaps)-1].Reason)
+		text = fmt.Sprintf("░ no data for %s in %d %s, the last: %s", length, len(gaps), which, gaps[len(gaps)-1].Reason)
 	}
 	return text
 }
@@ -134,7 +141,7 @@ func gapText(gaps []source.Gap) string {
 func (c *canvas) gaps(y, height, first, w, line int) (unsaid []source.Gap) {
 	l := c.d.Load
 	list := l.Gaps
-	if c.s.Live() && (len(list) == 0 || !list[0].From.After(l.From)) { // before the first sample
+	if c.s.Live() && (len(list) == 0 || !list[0].From.After(l.From)) && !c.sampledBefore(l.From) {
 		c.gap(y, height, first, w, line)
 		list = list[min(1, len(list)):]
 	}
@@ -169,6 +176,11 @@ func (c *canvas) gaps(y, height, first, w, line int) (unsaid []source.Gap) {
 		}
 	}
 	return unsaid
+}
+
+// sampledBefore reports whether there are samples from before a time. A gap that begins at that time then has the usual mark.
+func (c *canvas) sampledBefore(t time.Time) bool {
+	return c.d.Info != nil && c.d.Info.First != nil && c.d.Info.First.Before(t)
 }
 
 // markMoment marks on the axis the moment whose sessions the page shows. A live screen has no mark.

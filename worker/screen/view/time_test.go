@@ -213,3 +213,54 @@ func TestCompareAsks(t *testing.T) {
 		t.Error("a span was compared with the future")
 	}
 }
+
+// TestGapTexts: the text of a gap says only what the samples prove.
+func TestGapTexts(t *testing.T) {
+	const why = "the recorder did not run, or could not read the server"
+	picture := func(change func(d *Data)) string {
+		d := incident()
+		for i := range d.Load.Columns[:40] {
+			d.Load.Columns[i].Active = nil
+		}
+		d.Load.Gaps = []source.Gap{{Span: source.Span{From: d.Load.From, To: noon.Add(-100 * time.Second)}, Reason: why}}
+		change(d)
+		g := NewGrid(160, 50)
+		Draw(g, NewState("/srv/pg"), d, noon)
+		return g.Plain()
+	}
+	before := picture(func(*Data) {})
+	if !strings.Contains(before, "no data before 11:58:20") || strings.Contains(before, "░ no data") {
+		t.Errorf("before the first sample:\n%s", before)
+	}
+	later := picture(func(d *Data) { d.Info.First = new(d.Load.From.Add(-time.Minute)) })
+	if strings.Contains(later, "no data before") || !strings.Contains(later, why) {
+		t.Errorf("a gap after the first sample:\n%s", later)
+	}
+	short := picture(func(d *Data) {
+		d.Info.First = new(d.Load.From.Add(-time.Minute))
+		d.Load.Gaps = append(d.Load.Gaps, source.Gap{Span: source.Span{From: noon.Add(-24 * time.Second), To: noon.Add(-19 * time.Second)}, Reason: why})
+	})
+	if !strings.Contains(short, "░ no data for another 5.0 s: "+why) {
+		t.Errorf("a short gap beside a long one:\n%s", short)
+	}
+	past := func(d *Data) { d.Info.Past, d.Info.Last = true, new(noon.Add(-time.Minute)) }
+	if text := picture(past); !strings.Contains(text, "(at 11:59:00: 3;") {
+		t.Errorf("a moment with a sample:\n%s", text)
+	}
+	if text := picture(func(d *Data) { past(d); d.Sessions = nil }); strings.Contains(text, "(at 11:59:00") {
+		t.Errorf("a moment without a sample:\n%s", text)
+	}
+}
+
+// TestProcessorLine: the line of the processors is at the height of its number on the axis.
+func TestProcessorLine(t *testing.T) {
+	for _, size := range [][2]int{{80, 24}, {120, 40}, {160, 50}} {
+		g := NewGrid(size[0], size[1])
+		Draw(g, NewState("/srv/pg"), incident(), noon)
+		for _, line := range strings.Split(g.Plain(), "\n") {
+			if strings.HasSuffix(strings.SplitN(line, "┤", 2)[0], " 2") && !strings.Contains(line, "─") {
+				t.Errorf("%v: no line of 2 processors at %q", size, line)
+			}
+		}
+	}
+}
