@@ -363,6 +363,17 @@ func (f *topFlags) open(dataDir string, capturer *capture.Capturer, interval tim
 	if dir == "" {
 		dir = console.RecorderDir(dataDir)
 	}
+	o.FindRecorded = func() *source.Recorded {
+		dir := cmp.Or(named, console.RecorderDir(dataDir))
+		if dir == "" {
+			return nil
+		}
+		r, err := source.OpenRecorded(dir, dataDir)
+		if err != nil {
+			return nil
+		}
+		return r
+	}
 	if dir != "" {
 		o.Recorded, err = source.OpenRecorded(dir, dataDir)
 		switch {

@@ -48,8 +48,8 @@ const (
 // The reasons of gaps.
 const (
 	reasonNotRecorded = "the recorder did not run, or could not read the server"
-	reasonNotSampled  = "no screen was open, and no recorder's files are known"
-	reasonNeither     = "the recorder did not run, and no screen was open"
+	reasonNotSampled  = "this program did not read the server, and no recorder's files are known"
+	reasonNeither     = "neither the recorder nor this program read the server"
 	reasonReading     = "the recorder's files are being read"
 	reasonUnread      = "the recorder's files could not be read: " // the text of the error follows
 	reasonDropped     = "older samples have been dropped"
@@ -61,6 +61,9 @@ var ErrNotRecorded = errors.New("earlier times need a recorder's files: run the 
 
 // errNothing is the error for a moment without a sweep.
 var errNothing = errors.New("nothing is recorded for this moment")
+
+// errSessions is the error for the sessions of a moment if there is no recorder.
+var errSessions = errors.New("sessions of earlier times need a recorder's files: run the worker with --record-dir")
 
 // gapReason says why sweeps are missing before a sweep. lost is the number of sweeps that the recorder could not write.
 func gapReason(lost int) string {
@@ -99,11 +102,11 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 		return nil, errors.New("the moment is not in the span")
 	}
 	own, first := l.ownSamples()
-	if l.o.Recorded == nil {
+	if l.recorded.Load() == nil {
 		if first.IsZero() || !s.To.After(first) {
 			return nil, ErrNotRecorded
 		}
-		x := &earlierSource{live: l, reason: errors.New("sessions of earlier times need a recorder's files")}
+		x := &earlierSource{live: l, reason: errSessions}
 		x.describe(l, at)
 		return x, nil
 	}
@@ -128,7 +131,7 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 			x.at, err = l.readMoment(ctx, newest)
 		}
 		if errors.Is(err, errNothing) {
-			x.reason, err = err, nil
+			x.reason, err = l.nothingAt(at), nil
 		}
 	}
 	switch {
@@ -139,6 +142,15 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	}
 	x.describe(l, at)
 	return x, nil
+}
+
+// nothingAt returns the error for a moment without a sweep. It says when the recorded files begin, if they begin later.
+func (l *Live) nothingAt(at time.Time) error {
+	first, _ := l.recorded.Load().reader.Span()
+	if first.IsZero() || !at.Before(first) {
+		return errNothing
+	}
+	return fmt.Errorf("%w: the oldest recorded hour begins at %s", errNothing, first.Local().Format("2006-01-02 15:04 MST"))
 }
 
 // newest returns the time of the newest sample in a span; zero: there is no sample.
@@ -189,7 +201,7 @@ func (l *Live) extend(ctx context.Context, s Span) error {
 	}
 	l.mu.Unlock()
 	for _, span := range missing {
-		list, err := l.o.Recorded.readMinutes(ctx, span)
+		list, err := l.recorded.Load().readMinutes(ctx, span)
 		if err != nil {
 			return err
 		}
@@ -218,7 +230,7 @@ func (x *earlierSource) describe(l *Live, at time.Time) {
 	case x.at != nil:
 		last := x.at.last.Time
 		x.info.Last, x.info.Sessions, x.info.Missing = &last, counts(x.at.last), x.at.last.Missing
-	case x.live.o.Recorded != nil:
+	case x.live.recorded.Load() != nil:
 		x.info.Last = nil
 	}
 	if x.sweeps != nil {
@@ -244,7 +256,7 @@ func (l *Live) readSweeps(ctx context.Context, s Span) (*recordedSweeps, error) 
 		*list = append(slices.Delete(*list, i, i+1), x)
 		return x, nil
 	}
-	reader, err := store.OpenReader(l.o.Recorded.dir, l.o.Recorded.id)
+	reader, err := store.OpenReader(l.recorded.Load().dir, l.recorded.Load().id)
 	if err != nil {
 		return nil, err
 	}
@@ -309,7 +321,7 @@ func (l *Live) readMoment(ctx context.Context, at time.Time) (*recordedMoment, e
 	if i := slices.IndexFunc(*list, func(x *recordedMoment) bool { return x.at.Equal(at) }); i >= 0 {
 		return (*list)[i], nil
 	}
-	reader, err := store.OpenReader(l.o.Recorded.dir, l.o.Recorded.id)
+	reader, err := store.OpenReader(l.recorded.Load().dir, l.recorded.Load().id)
 	if err != nil {
 		return nil, err
 	}

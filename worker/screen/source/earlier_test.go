@@ -50,7 +50,8 @@ func record(t *testing.T, s Span, step time.Duration, gap Span, rows func(at tim
 
 // recordedLive returns a source that has only a recorder's files.
 func recordedLive(r *Recorded) *Live {
-	l := &Live{o: Options{Interval: time.Second, Recorded: r}}
+	l := &Live{o: Options{Interval: time.Second}}
+	l.recorded.Store(r)
 	l.info.DataDir = "/srv/pg"
 	return l
 }
@@ -125,6 +126,16 @@ func earlierMoment(t *testing.T, r *Recorded, from time.Time) {
 		if err != nil || flame.Recorded == 0 || flame.Sampled != 0 {
 			t.Errorf("%+v, %v", flame, err)
 		}
+	}
+	before := Span{from.Add(-3 * time.Hour), from.Add(-2 * time.Hour)}
+	early, errEarly := l.Past(t.Context(), before, time.Time{})
+	if errEarly != nil {
+		t.Fatal(errEarly)
+	}
+	first, _ := r.reader.Span()
+	want := "nothing is recorded for this moment: the oldest recorded hour begins at " + first.Local().Format("2006-01-02 15:04 MST")
+	if _, err := early.Sessions(t.Context(), nil, 0); err == nil || err.Error() != want {
+		t.Errorf("before the recorded time: %v, want %s", err, want)
 	}
 	for _, length := range []time.Duration{5 * time.Minute, 40 * time.Minute} { // nothing was recorded at the end
 		gap := Span{from.Add(85*time.Minute - length), from.Add(85 * time.Minute)}
@@ -327,6 +338,37 @@ func TestLiveReachesBack(t *testing.T) {
 	x, err := l.Load(t.Context(), Query{Span: span}, 100)
 	if err != nil || len(x.Gaps) > 1 || x.Columns[1].Kind != KindMinute || x.Columns[len(x.Columns)-3].Kind != KindRecorded {
 		t.Fatalf("%+v, %v", x, err)
+	}
+}
+
+// TestLateRecorder: a source finds a recorder that was started later, and then has the earlier times of its files.
+func TestLateRecorder(t *testing.T) {
+	r, from := anHour(t)
+	span := Span{from, from.Add(10 * time.Minute)}
+	var found *Recorded
+	calls := 0
+	l := &Live{o: Options{Interval: time.Second, FindRecorded: func() *Recorded { calls++; return found }}}
+	l.search()
+	if _, err := l.Past(t.Context(), span, time.Time{}); !errors.Is(err, ErrNotRecorded) {
+		t.Fatalf("without a recorder: %v", err)
+	}
+	found = r
+	l.search() // too early for another search
+	if calls != 1 {
+		t.Errorf("%d searches at once", calls)
+	}
+	l.searched = time.Time{}
+	l.search()
+	src, err := l.Past(t.Context(), span, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := src.Sessions(t.Context(), nil, 0)
+	if err != nil || len(s.Sessions) == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if i, err := l.Info(t.Context()); err != nil || i.Recorded != r.Dir() {
+		t.Errorf("%+v, %v", i, err)
 	}
 }
 

@@ -40,12 +40,12 @@ func (w *following) runs(now time.Time) bool {
 // follow reads the new sweeps of the recorder. It returns false if the recorder does not run, or cannot read the server. The
 // caller must have locked l.reading.
 func (l *Live) follow() bool {
-	if l.o.Recorded == nil {
+	if l.recorded.Load() == nil {
 		return false
 	}
 	w, now := &l.following, time.Now()
 	if w.f == nil {
-		w.f = l.o.Recorded.reader.Follow(now.Add(-followBack))
+		w.f = l.recorded.Load().reader.Follow(now.Add(-followBack))
 	}
 	var sweeps []*store.Sweep
 	left, err := w.f.Next(followBudget, func(s *store.Sweep) { sweeps = append(sweeps, s) })
@@ -225,7 +225,7 @@ func (k *stackLog) framesOf(stack []uint32, found map[int64]store.Stack) []strin
 
 // nameStacks reads the frames of recorded stacks that have only a number.
 func (l *Live) nameStacks(ctx context.Context) error {
-	if l.o.Recorded == nil {
+	if l.recorded.Load() == nil {
 		return nil
 	}
 	l.earlier.mu.Lock()
@@ -239,7 +239,7 @@ func (l *Live) nameStacks(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	now := time.Now()
-	found, err := l.o.Recorded.reader.Stacks(ctx, now.Add(-2*time.Hour), now, unknown)
+	found, err := l.recorded.Load().reader.Stacks(ctx, now.Add(-2*time.Hour), now, unknown)
 	if err != nil {
 		return errors.New("the recorded stacks could not be read: " + err.Error())
 	}

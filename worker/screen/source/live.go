@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,15 +46,22 @@ type Options struct {
 	// Recorded has the samples of a recorder. They are used for the time before the first own sample, and in place of own
 	// samples while the recorder runs; nil: there is no recorder.
 	Recorded *Recorded
+	// FindRecorded looks for a recorder if Recorded is nil, so that the source finds a worker that was started later. It returns
+	// nil if there is none. A nil function means that the source does not look.
+	FindRecorded func() *Recorded
 }
 
 // Live samples a running server through its memory. It needs no connection, and stops no process.
 type Live struct {
-	o       Options
-	reading sync.Mutex // guards reader, max, began and following; locked before mu
-	reader  *state.Reader
-	max     int
-	began   usage
+	o Options
+	// recorded is Options.Recorded, or what Options.FindRecorded has found; nil: there is no recorder.
+	recorded atomic.Pointer[Recorded]
+	reading  sync.Mutex // guards reader, max, began, searched and following; locked before mu
+	reader   *state.Reader
+	max      int
+	began    usage
+	// searched is the time of the last call of Options.FindRecorded.
+	searched time.Time
 
 	mu       sync.Mutex
 	past     past
@@ -83,6 +91,7 @@ type usage struct {
 func NewLive(o Options) (*Live, error) {
 	o.Interval = cmp.Or(o.Interval, time.Second)
 	l := &Live{o: o, watchers: map[chan struct{}]struct{}{}}
+	l.recorded.Store(o.Recorded)
 	l.info = Info{DataDir: o.DataDir, IntervalSeconds: o.Interval.Seconds(), Texts: true}
 	if err := l.open(); err != nil {
 		if o.Recorded == nil {
@@ -199,6 +208,7 @@ func (l *Live) failed(err error) {
 func (l *Live) Sample() error {
 	l.reading.Lock()
 	defer l.reading.Unlock()
+	l.search()
 	if l.follow() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -232,6 +242,29 @@ func (l *Live) Sample() error {
 		l.stacks.take(l, m)
 	}
 	return nil
+}
+
+// search looks for a recorder that was started after this source. The recorder's new sweeps then take the place of own samples, and
+// its files have earlier times.
+func (l *Live) search() {
+	const every = 5 * time.Second
+	if l.recorded.Load() != nil || l.o.FindRecorded == nil || time.Since(l.searched) < every {
+		return
+	}
+	l.searched = time.Now()
+	r := l.o.FindRecorded()
+	if r == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	after := time.Now().Add(-followBack)
+	if l.last != nil {
+		after = l.last.Time
+	}
+	l.following.f = r.reader.Follow(after)
+	l.info.Recorded, l.past.gap = r.Dir(), reasonNeither
+	l.recorded.Store(r)
 }
 
 // wantsStacks reports whether a reader has requested stacks or phrases during the last watchStacks.
@@ -371,7 +404,7 @@ func (l *Live) missing() string {
 	if l.info.Error != "" {
 		return reasonUnreadable + l.info.Error
 	}
-	if l.o.Recorded != nil {
+	if l.recorded.Load() != nil {
 		return reasonNeither
 	}
 	return reasonNotSampled
@@ -380,7 +413,7 @@ func (l *Live) missing() string {
 // reach reads the recorded minutes from a time until the first own sample, if they are not in memory. If reading takes longer
 // than reachWait, it continues in the background, and a later answer has the minutes.
 func (l *Live) reach(ctx context.Context, from time.Time) error {
-	if l.o.Recorded == nil {
+	if l.recorded.Load() == nil {
 		return nil
 	}
 	own, _ := l.ownSamples()
