@@ -43,6 +43,10 @@ const (
 	mostOfRule      = 8                // largest number of findings of one rule
 )
 
+// RulesNeed is the time of samples after which each rule can find what has lasted for long before. Only a statement without a wait
+// needs so much: other rules need at most three samples.
+const RulesNeed = longStatement
+
 // facts are the input of the rules: a moment, and data of the host.
 type facts struct {
 	m              *moment.Moment
@@ -174,7 +178,7 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 			find.Rule = RuleDeadlock
 			find.Text = fmt.Sprintf("%s and %s wait for each other", subject(f, n), count(n.Blocks, "other session"))
 		} else {
-			find.Text = fmt.Sprintf("%s blocks %s%s", subject(f, n), count(n.Blocks, "session"), onObject(f, first))
+			find.Text = fmt.Sprintf("%s blocks %s%s%s", subject(f, n), count(n.Blocks, "session"), onObject(f, first), behind(below))
 		}
 		if s := sessions[n.PID]; s != nil {
 			find.Detail = s.Query
@@ -185,6 +189,26 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 		list = append(list, find)
 	}
 	return most(list)
+}
+
+// behind names the process below a root behind which most of the others wait, and the lock of a relation for which it waits itself.
+// An example is an ALTER TABLE between a SELECT and other SELECTs. The text is empty if there is no such process.
+func behind(below []BlockingNode) string {
+	var middle *BlockingNode
+	for i := range below {
+		n := &below[i]
+		if n.PID != 0 && n.Blocks > 0 && len(n.Waits) > 0 && n.Waits[0].Lock == "relation" && (middle == nil || n.Blocks > middle.Blocks) {
+			middle = n
+		}
+	}
+	if middle == nil {
+		return ""
+	}
+	text := fmt.Sprintf("; %d of them behind PID %d", middle.Blocks, middle.PID)
+	if middle.Waits[0].Mode != "" {
+		text += ", which waits for " + middle.Waits[0].Mode
+	}
+	return text
 }
 
 // pins finds sessions that wait long for a buffer pin, until no other session uses a page. The server does not record which
@@ -564,9 +588,9 @@ func (r *rules) statements(f *facts) (list []Finding) {
 		list = append(list, Finding{
 			Key: key, Rule: RuleStatement, Severity: Warning, Sessions: 1, PID: s.ServerPID, Since: since, AtLeast: true,
 			Share: activeShare(1), Filter: onlySession(s),
-			Text: fmt.Sprintf("%s has run one statement for %s, without a wait in the last %d samples",
-				who, units.Age(f.m.Time.Sub(*s.QueryStart)), n),
-			Detail: cmp.Or(s.Phrase, s.Query),
+			Text: fmt.Sprintf("%s has run one statement for %s, without a wait in the last %s (%d samples)",
+				who, units.Age(f.m.Time.Sub(*s.QueryStart)), units.Age(f.m.Time.Sub(since)), n),
+			Detail: strings.TrimPrefix(s.Phrase+"; "+s.Query, "; "),
 		})
 	}
 	return most(list)

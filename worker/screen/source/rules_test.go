@@ -63,7 +63,7 @@ func TestIdleSessionThatBlocksOthers(t *testing.T) {
 	m.Blocking = []*moment.Node{{PID: 1, Blocked: []*moment.Node{waiter(2, "relation", "5/16384", waiter(3, "relation", "5/16384"))}}}
 	list := (&rules{}).apply(&facts{m: m, maxConnections: 100})
 	f := one(t, list, RuleBlocks)
-	want := "PID 1 (idle in transaction for 40 s) blocks 2 sessions on relation 16384 of database shop"
+	want := "PID 1 (idle in transaction for 40 s) blocks 2 sessions on relation 16384 of database shop; 1 of them behind PID 2, which waits for ShareLock"
 	if f.Text != want {
 		t.Errorf("%q, want %q", f.Text, want)
 	}
@@ -241,7 +241,7 @@ func TestLongTransactionAndStatement(t *testing.T) {
 	}
 	m.Time = noon.Add(longStatement)
 	f := one(t, r.apply(&facts{m: m}), RuleStatement)
-	if want := "PID 2 has run one statement for 1 min 10 s, without a wait in the last 2 samples"; f.Text != want || !f.Since.Equal(noon) {
+	if want := "PID 2 has run one statement for 1 min 10 s, without a wait in the last 10 s (2 samples)"; f.Text != want || !f.Since.Equal(noon) {
 		t.Errorf("%q, want %q", f.Text, want)
 	}
 }
