@@ -495,6 +495,7 @@ func (l *servers) show(ctx context.Context) error {
 		if info := opened.row.Info; opened.client == nil && info != nil {
 			s.DataDir = cmp.Or(info.DataDir, s.DataDir)
 		}
+		s.Listed, s.Program = true, programWord()
 		s.Message, s.Mouse = "q returns to the list of servers.", state.Mouse
 		if err := showTop(ctx, src, &s); err != nil {
 			return err

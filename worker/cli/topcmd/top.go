@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -345,8 +346,23 @@ func (f *topFlags) show(cmd *cobra.Command, src topSource, s *view.State) error 
 	if f.isBatch() {
 		return f.print(cmd.Context(), src, s, cmd.OutOrStdout())
 	}
+	s.Program = programWord()
 	return showTop(cmd.Context(), src, s)
 }
+
+// programWord returns the first word of the commands that the screen shows: the name of this program if the shell finds it by its
+// name, else its path.
+func programWord() string {
+	if _, err := exec.LookPath(programName); err == nil {
+		return programName
+	}
+	if path, err := os.Executable(); err == nil {
+		return path
+	}
+	return programName
+}
+
+const programName = "pg_stat_backtrace"
 
 // open returns the source for a server, with the recorded history if there is one. If capturer is nil, open makes a new one.
 func (f *topFlags) open(dataDir string, capturer *capture.Capturer, interval time.Duration, stderr io.Writer) (*source.Live, error) {

@@ -37,7 +37,10 @@ func (c *canvas) blocking(y, end int) {
 	if b.Trees == 1 {
 		trees = "tree"
 	}
-	c.Text(1, y, c.Width, bold, fmt.Sprintf("%d %s for locks, in %d %s", b.Waiting, waits, b.Trees, trees))
+	if onlyLocks(b.Nodes) {
+		waits += " for locks"
+	}
+	c.Text(1, y, c.Width, bold, fmt.Sprintf("%d %s, in %d %s", b.Waiting, waits, b.Trees, trees))
 	y++
 	limit, below := c.Width, min(8, (end-y)/2)
 	panel := c.Width >= panelFrom
@@ -48,8 +51,8 @@ func (c *canvas) blocking(y, end int) {
 	marks := treeMarks(b.Nodes)
 	ageAt, waitAt, textAt := c.blockingColumns(b.Nodes, marks, limit)
 	c.Text(3, y, ageAt-1, dim, "process")
-	c.Text(ageAt, y, waitAt-1, dim, "waits for")
-	c.Text(waitAt, y, textAt-1, dim, "lock, mode, or state")
+	c.Text(ageAt, y, waitAt-1, dim, "for")
+	c.Text(waitAt, y, textAt-1, dim, "wait or state")
 	c.Text(textAt, y, limit, dim, "object, or what the root does")
 	y++
 	for i := range b.Nodes {
@@ -97,11 +100,25 @@ func (c *canvas) blocking(y, end int) {
 	}
 }
 
+// onlyLocks reports whether all nodes wait for locks: not for a standby, a buffer pin or the end of recovery conflicts.
+func onlyLocks(nodes []source.BlockingNode) bool {
+	for i := range nodes {
+		for k := range nodes[i].Waits {
+			s, w := nodes[i].Session, &nodes[i].Waits[k]
+			own := s != nil && s.Wait != nil && w.PID == nodes[i].PID // not of another process of a group
+			if w.Mode == "" || own && s.Wait.Type != source.Lock {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // blockingColumns returns the first cell of each text of nodeWords in a line of the page: ageAt, waitAt and textAt. Columns are
 // as wide as their texts, but at least a quarter of the line is left for the last column.
 func (c *canvas) blockingColumns(nodes []source.BlockingNode, marks []string, limit int) (ageAt, waitAt, textAt int) {
 	const first, gap = 3, 2 // columns
-	name, age, wait := len("process"), len("waits for"), len("lock, mode, or state")
+	name, age, wait := len("process"), len("for"), len("wait or state")
 	for i := range nodes {
 		n := &nodes[i]
 		indent := 0

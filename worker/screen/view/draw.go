@@ -178,6 +178,9 @@ func (c *canvas) age(right int) int {
 			text = "✗ " + units.Age(old) + " old, " + clock
 		default:
 			text = "● live " + clock
+			if c.s.Page == PageSession && c.s.Held {
+				text = "❚ stack kept, the rest live " + clock
+			}
 		}
 	}
 	return c.Right(right, 0, bar, text)
@@ -347,19 +350,30 @@ func (c *canvas) keys() [][2]string {
 	switch c.s.Page {
 	case PageLoad:
 		return [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"+-", "zoom"}, {"t", "time"},
-			{"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
+			{"space", "stop"}, {"q", c.quits()}, {"y", "command"}, {"/", "search"}}
 	case PageWho:
 		return [][2]string{{"Tab", "by"}, {"Enter", "filter"}, {"Backspace", "back"},
-			{"q", "quit"}, {"v", "compare"}, {"+-", "zoom"}, {"y", "command"}, {"/", "search"}}
+			{"q", c.quits()}, {"v", "compare"}, {"+-", "zoom"}, {"y", "command"}, {"/", "search"}}
 	case PageBlocking:
-		return [][2]string{{"↑↓", "select"}, {"Enter", "session"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
+		return [][2]string{{"↑↓", "select"}, {"Enter", "session"}, {"space", "stop"}, {"q", c.quits()}, {"y", "command"}, {"/", "search"}}
 	case PageFlame:
 		return [][2]string{{"Tab", "on/off CPU"}, {"↑↓", "select"}, {"Backspace", "back"},
-			{"+-", "zoom"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
+			{"+-", "zoom"}, {"q", c.quits()}, {"y", "command"}, {"/", "search"}}
 	case PageSession, numPages:
 	}
-	return [][2]string{{"Tab", "panel"}, {"↑↓", "scroll"}, {"c", "capture now"}, {"Backspace", "back"}, {"q", "quit"},
+	if c.s.Held {
+		return [][2]string{{"Esc", "live stack"}, {"c", "capture again"}, {"Tab", "panel"}, {"↑↓", "scroll"}, {"q", c.quits()}, {"y", "command"}}
+	}
+	return [][2]string{{"Tab", "panel"}, {"↑↓", "scroll"}, {"c", "capture now"}, {"Backspace", "back"}, {"q", c.quits()},
 		{"p", "profile"}, {"w", "waits"}, {"y", "command"}}
+}
+
+// quits says what the key q does.
+func (c *canvas) quits() string {
+	if c.s.Listed {
+		return "list"
+	}
+	return "quit"
 }
 
 // help draws all keys.
@@ -374,12 +388,12 @@ func (c *canvas) help(y int) {
 		{"t", "go to a time: 03:00, yesterday 03:00, 03:00..03:15, -2h"},
 		{"← → [ ]", "in Load and Blocking (or in all views): another moment"},
 		{"< > 0", "the time before; the time after; live"},
-		{"space c", "stop the picture; in Session: capture now, keep the stack"},
+		{"space c", "stop the picture; in Session: capture, keep it until Esc"},
 		{"p w i", "profile of 10 s; waits of a session; an incident"},
 		{"v", "in Who: compare with another time, and end that"},
 		{"/ n N", "search; next and previous match"},
 		{"r y", "remove all filters; copy the command of this page"},
-		{"m Ctrl-L Ctrl-Z q", "the mouse on or off; draw again, suspend, quit"},
+		{"m Ctrl-L Ctrl-Z q", "the mouse on or off; draw again, suspend, " + map[bool]string{false: "quit", true: "back to the list of servers"}[c.s.Listed]},
 	}
 	c.Text(1, y, c.Width, bold, "Keys")
 	y++

@@ -2,12 +2,14 @@ package view
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -193,6 +195,8 @@ func (s *State) back() Action {
 		}
 	case s.Page == PageLoad && !s.Live():
 		s.SetLive()
+	case s.Page == PageLoad && s.Listed:
+		return Quit
 	default:
 		s.Page = PageLoad
 	}
@@ -567,9 +571,27 @@ func Measurement(s *State, d *Data) []string {
 	}
 	pid := strconv.Itoa(id)
 	if s.measure == "w" {
+		if text := endless(s, d); text != "" && s.warned != id {
+			s.Message, s.warned = text, id
+			return nil
+		}
 		return []string{"waits", "--trace", pid, "--duration", duration}
 	}
 	return []string{"profile", "--mode", "wall", "--duration", duration, pid}
+}
+
+// endless returns a sentence if the process of the page Session has been in one wait for longer than a trace takes: a trace shows only
+// waits that end.
+func endless(s *State, d *Data) string {
+	const long = 10 * time.Second
+	if d.Session == nil || d.Session.Now == nil || d.Session.Now.ServerPID != s.PID || len(d.Session.Waits) == 0 {
+		return ""
+	}
+	w := &d.Session.Waits[len(d.Session.Waits)-1]
+	if took := d.Session.Time.Sub(w.From); w.Class != "" && w.Event != source.CPU && took >= long && w.Event == waitOf(d.Session.Now) {
+		return fmt.Sprintf("%s goes on for at least %s. w again: trace for 10 s the waits that end.", w.Event, units.Age(took))
+	}
+	return ""
 }
 
 // process returns the id that the process of the page Session has on this host. Directly after the user has opened the page, d is
@@ -611,9 +633,15 @@ func Command(s *State, d *Data) string {
 	if s.Connect != "" {
 		server = "--connect " + render.ShellWord(s.Connect) + " --token-file " + render.ShellWord(cmp.Or(s.TokenFile, "FILE"))
 	}
-	top := "pg_stat_backtrace top " + server + " --batch"
-	if !s.Live() {
-		top += " --since " + s.Span.From.UTC().Format(time.RFC3339) + " --until " + s.Span.To.UTC().Format(time.RFC3339)
+	program := render.ShellWord(cmp.Or(s.Program, "pg_stat_backtrace"))
+	top := program + " top " + server + " --batch"
+	compares := s.Page == PageWho && !s.Compare.IsZero() && d != nil && !d.Time.IsZero()
+	if !s.Live() || compares { // the other span has the same length, so the command needs both ends of the chosen one
+		span := s.Span
+		if s.Live() {
+			span = s.SpanAt(d.Time)
+		}
+		top += " --since " + span.From.UTC().Format(time.RFC3339) + " --until " + span.To.UTC().Format(time.RFC3339)
 		if !s.Moment.IsZero() {
 			top += " --at " + s.Moment.UTC().Format(time.RFC3339)
 		}
@@ -627,14 +655,14 @@ func Command(s *State, d *Data) string {
 	case s.Page == PageSession && !s.Live():
 		return top + " --pid " + strconv.Itoa(s.PID)
 	case s.Page == PageBlocking && s.Connect == "":
-		return "pg_stat_backtrace activity " + server + " --tree"
+		return program + " activity " + server + " --tree"
 	case s.Page == PageBlocking:
 		return top + " --view blocking"
 	case s.Page == PageSession && s.Connect == "":
 		pid, _ := s.process(d)
 		pid = cmp.Or(pid, s.PID)
 		command := []string{"capture --nonstop", "plan --nonstop", "memory"}[s.Panel]
-		return "pg_stat_backtrace " + command + " " + strconv.Itoa(pid)
+		return program + " " + command + " " + strconv.Itoa(pid)
 	case s.Page == PageSession:
 		return top + " --pid " + strconv.Itoa(s.PID)
 	case s.Page == PageWho:

@@ -407,7 +407,13 @@ func (c *canvas) findings(r *rows) {
 	}
 	r.add("", func(y int, _ bool) {
 		if len(f.Findings) == 0 {
-			c.Text(1, y, c.Width, bold, "no findings")
+			x := c.Text(1, y, c.Width, bold, "no findings")
+			if i := c.d.Info; i != nil && i.First != nil && !i.Past {
+				if sampled := f.Time.Sub(*i.First); sampled < source.RulesNeed {
+					c.Text(x+2, y, c.Width, warn, fmt.Sprintf("some rules need %s of samples, %s so far",
+						units.Age(source.RulesNeed), units.Age(sampled)))
+				}
+			}
 			return
 		}
 		x := c.Text(1, y, c.Width, bold, "findings "+strconv.Itoa(len(f.Findings)))
@@ -503,7 +509,7 @@ func (c *canvas) sessionRows(r *rows) {
 		for i, h := range heads {
 			c.Text(columns[i]-2*boolInt(i == 0), y, c.Width, heading(i == 0), h)
 		}
-		c.Text(columns[len(columns)-1]+text, y, c.Width, dim, "statement or phrase")
+		c.Text(columns[len(columns)-1]+text, y, c.Width, dim, "phrase, statement")
 	})
 	for i := range list.Sessions {
 		s := &list.Sessions[i]
@@ -546,14 +552,17 @@ func (c *canvas) sessionRows(r *rows) {
 				ws = Style{Fg: ink}
 			}
 			c.Text(x, y, x+text-1, ws, wait)
-			does, ts := s.Query, style
+			x += text
 			if s.Phrase != "" {
-				does = s.Phrase
+				ts := style
 				if !selected {
 					ts = code
 				}
+				x = c.Text(x, y, c.Width-1, ts, oneLine(s.Phrase)) + 2
 			}
-			c.Text(x+text, y, c.Width-1, ts, oneLine(does))
+			if x < c.Width-1 {
+				c.Text(x, y, c.Width-1, style, oneLine(s.Query))
+			}
 		})
 	}
 	if list.More > 0 {

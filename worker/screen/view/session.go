@@ -189,12 +189,12 @@ func (c *canvas) panelTitle(panel int) (title, note string) {
 	case panelStack:
 		title = "Stack"
 		if k := c.d.Stack; k != nil {
-			note = held + " (" + k.Engine + "), " + k.Time.Local().Format("15:04:05")
+			note = held + " (" + engineWords(k.Engine) + "), " + k.Time.Local().Format("15:04:05")
 		}
 	case panelPlan:
 		title = "Plan"
 		if p := c.d.Plan; p != nil {
-			note = held + " (" + p.Engine + "), " + p.Time.Local().Format("15:04:05")
+			note = held + " (" + engineWords(p.Engine) + "), " + p.Time.Local().Format("15:04:05")
 		}
 	case panelMemory:
 		title = "Memory contexts"
@@ -207,6 +207,14 @@ func (c *canvas) panelTitle(panel int) (title, note string) {
 		}
 	}
 	return title, note
+}
+
+// engineWords returns the method by which memory was copied, in words. "blocked" would read as the state of the session.
+func engineWords(engine string) string {
+	if engine == "blocked" {
+		return "it sleeps in a system call"
+	}
+	return engine
 }
 
 // panel draws one of the panels Stack, Plan and Memory into a part of the screen.

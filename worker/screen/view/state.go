@@ -75,6 +75,11 @@ type State struct {
 	// file with the token.
 	Connect, TokenFile string
 
+	// Listed is set if the server was opened from the list of servers: the end of the screen then returns to the list.
+	Listed bool
+	// Program is the first word of the commands that the screen shows; empty: pg_stat_backtrace.
+	Program string
+
 	// typing is the purpose of the text that the user types now, and typed is the text so far.
 	typing typing
 	typed  string
@@ -85,6 +90,8 @@ type State struct {
 	captures int
 	// measure is the last key of a measurement: p, w or i; see Measurement.
 	measure string
+	// warned is the process of which the user knows that its wait does not end; 0: none.
+	warned int
 }
 
 // typing is the purpose of a text that the user types.

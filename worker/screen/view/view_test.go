@@ -467,6 +467,18 @@ func TestMeasurement(t *testing.T) {
 			t.Errorf("%s: action %d, %q, %q", c.name, action, got, s.Message)
 		}
 	}
+	hangs := &Data{page: PageSession, PID: 7, Session: &source.Session{Time: noon, Now: now.Session.Now, Waits: []source.WaitSpan{
+		{Span: source.Span{From: *ago(8 * time.Minute), To: noon}, Class: source.Lock, Event: "Lock:tuple"},
+	}}}
+	hangs.Session.Now.Class, hangs.Session.Now.Wait = source.Lock, &moment.Wait{Type: source.Lock, Event: "tuple"}
+	s := live()
+	s.Page = PageSession
+	if action := Handle(s, hangs, "w"); action != None || !strings.Contains(s.Message, "Lock:tuple goes on for at least 8 min") {
+		t.Errorf("a wait without an end: action %d, %q", action, s.Message)
+	}
+	if action := Handle(s, hangs, "w"); action != Run {
+		t.Errorf("w again: action %d, %q", action, s.Message)
+	}
 	other := source.SessionLine{Session: moment.Session{PID: 4712, ServerPID: 8}}
 	listed := &Data{page: PageLoad, Sessions: &source.Sessions{Sessions: []source.SessionLine{other, *now.Session.Now}}}
 	blocked := &Data{page: PageBlocking, Blocking: &source.Blocking{Nodes: []source.BlockingNode{{XID: 9}, {PID: 7, Session: now.Session.Now}}}}
@@ -553,5 +565,75 @@ func TestMouse(t *testing.T) {
 	Point(s, d, draw(), Event{Key: WheelDown, Mouse: true}, double)
 	if s.Scroll != wheelLines {
 		t.Errorf("the panel begins at line %d", s.Scroll)
+	}
+}
+
+// TestTreesOfOtherWaits: a wait for a standby or a buffer pin is not called a wait for a lock.
+func TestTreesOfOtherWaits(t *testing.T) {
+	for event, want := range map[string]string{"Lock:tuple": "1 process waits for locks, in 1 tree", "IPC:SyncRep": "1 process waits, in 1 tree"} {
+		class, name, _ := strings.Cut(event, ":")
+		s := line(5, "web", "active", class, name)
+		d := incident()
+		d.Blocking = &source.Blocking{Time: noon, Waiting: 1, Trees: 1, Nodes: []source.BlockingNode{
+			{PID: 4, Blocks: 1}, {Depth: 1, PID: 5, Session: &s, Waits: []moment.LockWait{{PID: 5, Lock: name, Mode: "x"}}},
+		}}
+		state := NewState("/srv/pg")
+		state.Page = PageBlocking
+		g := NewGrid(120, 40)
+		Draw(g, state, d, noon)
+		if !strings.Contains(g.Plain(), want) {
+			t.Errorf("%s: no %q:\n%s", event, want, g.Plain())
+		}
+	}
+}
+
+// TestFirstSamples: without findings, the screen says that some rules need more samples.
+func TestFirstSamples(t *testing.T) {
+	const more = "some rules need 10 s of samples, 2.0 s so far"
+	for sampled, want := range map[time.Duration]bool{2 * time.Second: true, 10 * time.Second: false} {
+		d := incident()
+		d.Findings.Findings, d.Info.First = nil, ago(sampled)
+		g := NewGrid(120, 40)
+		Draw(g, NewState("/srv/pg"), d, noon)
+		if strings.Contains(g.Plain(), more) != want || !strings.Contains(g.Plain(), "no findings") {
+			t.Errorf("after %s:\n%s", sampled, g.Plain())
+		}
+	}
+}
+
+// TestWaysBack: Esc on the page Load returns to the list of servers, and Esc ends a kept stack. The screen says so.
+func TestWaysBack(t *testing.T) {
+	footer := func(s *State) string {
+		g := NewGrid(160, 40)
+		Draw(g, s, incident(), noon)
+		return g.Plain()
+	}
+	s := NewState("/srv/pg")
+	if action := Handle(s, incident(), "esc"); action == Quit || !strings.Contains(footer(s), "q quit") {
+		t.Errorf("one server: action %d", action)
+	}
+	s.Listed = true
+	if action := Handle(s, incident(), "esc"); action != Quit || !strings.Contains(footer(s), "q list") {
+		t.Errorf("from the list: action %d", action)
+	}
+	s.Page, s.PID = PageSession, 4712
+	Handle(s, incident(), "c")
+	s.Message = ""
+	if text := footer(s); !strings.Contains(text, "Esc live stack") || !strings.Contains(text, "stack kept") || strings.Contains(text, "● live") {
+		t.Errorf("a kept stack:\n%s", text)
+	}
+	if Handle(s, incident(), "esc"); s.Held || s.Page != PageSession {
+		t.Error("Esc does not show the live stack")
+	}
+}
+
+// TestComparisonIsCopied: the command of a comparison has both ends of the chosen span.
+func TestComparisonIsCopied(t *testing.T) {
+	s := NewState("/srv/pg")
+	s.Page, s.Compare, s.Program = PageWho, noon.Add(-10*time.Minute), "/opt/my tools/psb"
+	const want = "'/opt/my tools/psb' top -D /srv/pg --batch --since 2026-03-01T11:55:00Z --until 2026-03-01T12:00:00Z " +
+		"--view who --by query --compare 2026-03-01T11:50:00Z"
+	if got := Command(s, incident()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
