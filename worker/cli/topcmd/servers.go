@@ -33,6 +33,7 @@ const (
 	titlesEvery  = 5 * time.Second  // shortest time between two reads of titles, which need a read for each process
 	serversEvery = 10 * time.Second // time between two searches for new servers
 	fewServers   = 8                // with more servers, each is sampled less often
+	keepOrder    = 5 * time.Second  // time after a key in which the rows of the list do not move
 	listWindow   = time.Minute      // time over which the mean of active sessions is computed
 )
 
@@ -364,6 +365,7 @@ func fillServer(r *view.Server, d *view.Data, now time.Time, err error) {
 	}
 	if r.Error = d.Info.Error; d.Info.Ended {
 		r.Error = "the server does not run: " + r.Error
+		r.Findings, r.Active = nil, nil // the last figures are of a server that has ended
 	}
 	if d.Info.Last != nil {
 		age := max(0, now.Sub(*d.Info.Last)).Seconds()
@@ -522,10 +524,15 @@ func (l *servers) showList(ctx context.Context, state *view.ServersState) (*serv
 	var rows []view.Server
 	var g *view.Grid
 	var clicks view.Clicks
+	var pressed time.Time // the last key that did not change the order
 	draw := func(whole bool) {
 		var more int
+		before := rows
 		rows, more, _ = l.list()
 		state.Sort(rows)
+		if time.Since(pressed) < keepOrder {
+			view.KeepOrder(rows, before)
+		}
 		g = terminal.Grid()
 		drawServers(g, state, rows, more)
 		terminal.Draw(g, whole)
@@ -548,12 +555,15 @@ func (l *servers) showList(ctx context.Context, state *view.ServersState) (*serv
 				draw(true)
 				continue
 			}
-			action, open := view.None, false
+			action, open, order := view.None, false, state.Order
 			if e.Key == view.Click {
 				name := g.KeyAt(e.Y)
 				open = state.Select(rows, name) && clicks.Double(name, time.Now())
 			} else {
 				action, open = state.Handle(rows, e.Key)
+			}
+			if pressed = time.Now(); state.Order != order {
+				pressed = time.Time{}
 			}
 			switch {
 			case action == view.Quit:

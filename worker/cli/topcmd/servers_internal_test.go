@@ -10,6 +10,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 	"pg_stat_backtrace/worker/serve/node"
 )
@@ -88,5 +89,19 @@ func TestServerListBounds(t *testing.T) {
 	err := list.print(t.Context(), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "not a PostgreSQL data directory") {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestEndedServer: a server that has ended has no findings, which would be old.
+func TestEndedServer(t *testing.T) {
+	t.Parallel()
+	var r view.Server
+	d := &view.Data{Info: &source.Info{}, Findings: &source.Findings{Findings: make([]source.Finding, 2)}}
+	if fillServer(&r, d, time.Now(), nil); r.Findings == nil || r.Error != "" {
+		t.Errorf("%+v", r)
+	}
+	d.Info.Ended, d.Info.Error = true, "no postmaster"
+	if fillServer(&r, d, time.Now(), nil); r.Findings != nil || r.Error != "the server does not run: no postmaster" {
+		t.Errorf("%+v", r)
 	}
 }

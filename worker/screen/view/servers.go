@@ -109,6 +109,22 @@ func (s *ServersState) Sort(list []Server) {
 	})
 }
 
+// KeepOrder puts list, whose order is that of Sort, into the order of before, the list that the user sees: rows must not move under
+// the keys. New servers come last.
+func KeepOrder(list, before []Server) {
+	place := make(map[string]int, len(before))
+	for i := range before {
+		place[before[i].Name] = i
+	}
+	of := func(x Server) int {
+		if i, ok := place[x.Name]; ok {
+			return i
+		}
+		return len(before)
+	}
+	slices.SortStableFunc(list, func(a, b Server) int { return cmp.Compare(of(a), of(b)) })
+}
+
 // at returns the index of the selected server, or 0 if it is not in the list.
 func (s *ServersState) at(list []Server) int {
 	return max(0, slices.IndexFunc(list, func(x Server) bool { return x.Name == s.selected }))
@@ -125,6 +141,9 @@ func (s *ServersState) Selected(list []Server) *Server {
 // Handle changes the state after a key. open is set if the user opens the selected server.
 func (s *ServersState) Handle(list []Server, key string) (action Action, open bool) {
 	s.Message = ""
+	if x := s.Selected(list); x != nil { // from the first key on, the selection stays at its server
+		s.selected = x.Name
+	}
 	step := func(by int) {
 		if len(list) > 0 {
 			s.selected = list[min(max(0, s.at(list)+by), len(list)-1)].Name
@@ -252,7 +271,7 @@ func serverKeys() []serverText {
 
 // Columns of the list: the cell after the end of each number, and the first cell of the name.
 const (
-	activeEnd, waitingEnd, clientsEnd, ageEnd, findingsEnd, serverAt = 9, 17, 27, 38, 47, 49
+	activeEnd, waitingEnd, clientsEnd, ageEnd, findingsEnd, serverAt = 9, 17, 27, 40, 49, 51
 )
 
 func (c *canvas) serverHeading(y int, order string) {
@@ -287,7 +306,7 @@ func (c *canvas) serverLine(y int, x *Server, selected bool) {
 	switch i := x.Info; {
 	case x.Titles != nil:
 		waiting, clients = strconv.Itoa(x.Titles.Waiting), strconv.Itoa(x.Titles.Clients())
-	case i != nil && i.Last != nil:
+	case i != nil && i.Last != nil && !i.Ended:
 		waiting, clients = strconv.Itoa(i.Sessions.Waiting), strconv.Itoa(i.Sessions.Clients)
 		if i.MaxConnections > 0 {
 			clients += "/" + strconv.Itoa(i.MaxConnections)

@@ -74,3 +74,47 @@ func TestServersHostile(t *testing.T) {
 		}
 	}
 }
+
+// TestServersStay: while the user presses keys, rows keep their places, and the selection stays at its server.
+func TestServersStay(t *testing.T) {
+	t.Parallel()
+	names := func(list []Server) (all string) {
+		for i := range list {
+			all += list[i].Name
+		}
+		return all
+	}
+	s, before := &ServersState{Order: "load"}, servers()
+	s.Sort(before)
+	s.Handle(before, "y") // any key selects the server at the cursor
+	after := append(servers(), Server{Name: "/new", Active: new(99.0)})
+	after[2].Titles.Active = 50
+	s.Sort(after)
+	if got := names(after); got != "/new/c/b/a" {
+		t.Errorf("the order by load: %s", got)
+	}
+	KeepOrder(after, before)
+	if got := names(after); got != "/b/c/a/new" {
+		t.Errorf("the order while the user presses keys: %s", got)
+	}
+	s.Sort(after)
+	if x := s.Selected(after); x.Name != "/b" {
+		t.Errorf("the selection has moved to %s", x.Name)
+	}
+}
+
+// TestServersColumns: a long age does not touch the clients, and a server that has ended has no figures.
+func TestServersColumns(t *testing.T) {
+	t.Parallel()
+	info := &source.Info{Last: new(noon), MaxConnections: 40, Sessions: source.Counts{Clients: 3}}
+	list := []Server{{Name: "/a", AgeSeconds: new(622.0), Info: info}}
+	g := NewGrid(80, 24)
+	if DrawServers(g, &ServersState{}, list, 0, noon); !strings.Contains(g.Plain(), "3/40  10 min 22 s") {
+		t.Errorf("columns:\n%s", g.Plain())
+	}
+	info.Ended = true
+	g = NewGrid(80, 24)
+	if DrawServers(g, &ServersState{}, list, 0, noon); strings.Contains(g.Plain(), "3/40") {
+		t.Errorf("a server that has ended:\n%s", g.Plain())
+	}
+}
