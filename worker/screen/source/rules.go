@@ -182,7 +182,7 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 		}
 		if s := sessions[n.PID]; s != nil {
 			find.Detail = s.Query
-			if s.Query != "" && inTransaction(s) {
+			if s.Query != "" && ClassOf(s) == "" {
 				find.Detail = "last statement: " + s.Query
 			}
 		}

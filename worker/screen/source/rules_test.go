@@ -76,6 +76,15 @@ func TestIdleSessionThatBlocksOthers(t *testing.T) {
 	}
 }
 
+// TestIdleSessionWithAdvisoryLock: the statement of an idle session that blocks others is called its last one.
+func TestIdleSessionWithAdvisoryLock(t *testing.T) {
+	m := &moment.Moment{Time: noon, Sessions: []moment.Session{client(1, stateIdle, "Client:ClientRead"), client(2, stateActive, "Lock:advisory")}}
+	m.Blocking = []*moment.Node{{PID: 1, Blocked: []*moment.Node{waiter(2, "advisory", "5/16384 7")}}}
+	if f := one(t, (&rules{}).apply(&facts{m: m}), RuleBlocks); f.Detail != "last statement: select 1" {
+		t.Errorf("%+v", f)
+	}
+}
+
 func TestBlockerWithoutASession(t *testing.T) {
 	m := &moment.Moment{Time: noon, Sessions: []moment.Session{client(2, stateActive, "Lock:transactionid")}}
 	m.Blocking = []*moment.Node{

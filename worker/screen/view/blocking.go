@@ -198,7 +198,7 @@ func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 			age = units.Age(c.d.Blocking.Time.Sub(*w.Since))
 		}
 		wait = mark + strings.TrimSpace(w.Lock+" "+strings.TrimSuffix(w.Mode, "Lock"))
-		if text = w.Object; w.Relation != "" {
+		if text = w.Object; w.Relation != "" || w.Lock == "advisory" {
 			text, _ = moment.LockWords(w.Lock, w.Object, w.Relation)
 		}
 		if w.Row != "" {
