@@ -109,8 +109,8 @@ func (s *ServersState) Sort(list []Server) {
 	})
 }
 
-// KeepOrder puts list, whose order is that of Sort, into the order of before, the list that the user sees: rows must not move under
-// the keys. New servers come last.
+// KeepOrder puts the sorted list into the order of before, the list that the user sees, because rows must not move under the keys.
+// New servers come last.
 func KeepOrder(list, before []Server) {
 	place := make(map[string]int, len(before))
 	for i := range before {

@@ -601,7 +601,7 @@ func TestFirstSamples(t *testing.T) {
 	}
 }
 
-// TestWaysBack: Esc on the page Load returns to the list of servers, and Esc ends a kept stack. The screen says so.
+// TestWaysBack: Esc on the page Load returns to the list of servers, and Esc ends a kept stack. The footer names both.
 func TestWaysBack(t *testing.T) {
 	footer := func(s *State) string {
 		g := NewGrid(160, 40)
