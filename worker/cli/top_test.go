@@ -440,13 +440,18 @@ func topTerminal(t *testing.T, s *pgtest.Server, holder *pgx.Conn, pids [2]int) 
 	x.send(t, "\t\t")
 	x.await(t, "TopMemoryContext")
 	x.send(t, "y")
-	x.await(t, fmt.Sprintf("pg_stat_backtrace memory %d", pids[1]))
+	x.await(t, fmt.Sprintf(" memory %d", pids[1]))
 	if !x.has("\x1b]52;c;") {
 		t.Error("the command was not sent to the clipboard")
 	}
 	screen := x.foreground(t)
 	x.send(t, "w")
-	x.await(t, fmt.Sprintf("$ pg_stat_backtrace waits --trace %d --duration 10s", pids[1]))
+	command := fmt.Sprintf("$ pg_stat_backtrace waits --trace %d --duration 10s", pids[1])
+	pgtest.Wait(t, "the command, or the wait that goes on", func() bool { return x.has(command) || x.has("Lock:relation goes on for") })
+	if !x.has(command) {
+		x.send(t, "w")
+	}
+	x.await(t, command)
 	pgtest.Wait(t, "the command in the foreground, or its end", func() bool {
 		return x.foreground(t) != screen || x.has("Enter: back to the screen")
 	})
