@@ -32,6 +32,7 @@ type activityFlags struct {
 	plans                 bool
 	pids                  []int             // processes to print; empty: all
 	capturer              *capture.Capturer // for phrases; nil: not created yet
+	clients, slots        int               // client backends, and connection slots for ordinary roles; 0: not known
 }
 
 const activityLong = `Print what each process of a server does now: its type, database, user, client,
@@ -147,6 +148,7 @@ func (f *activityFlags) run(ctx context.Context, out, stderr io.Writer) error {
 			return err
 		}
 		reader.Blocking(m)
+		f.countSlots(reader, m)
 		if !f.noPhrases {
 			f.addPhrases(ctx, reader, m)
 		}
@@ -168,6 +170,16 @@ func (f *activityFlags) run(ctx context.Context, out, stderr io.Writer) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(f.watch):
+		}
+	}
+}
+
+// countSlots sets the number of connection slots and of the client backends that use them.
+func (f *activityFlags) countSlots(reader *state.Reader, m *moment.Moment) {
+	f.clients, f.slots = 0, reader.OrdinarySlots()
+	for i := range m.Sessions {
+		if m.Sessions[i].Type == state.ClientBackend {
+			f.clients++
 		}
 	}
 }
@@ -286,17 +298,21 @@ func (f *activityFlags) csv(out io.Writer, m *moment.Moment) error {
 	return w.Flush()
 }
 
-// activityTitle is the line above the processes.
-func activityTitle(m *moment.Moment) string {
+// title is the line above the processes. It has the connection slots, unless the user has chosen processes.
+func (f *activityFlags) title(m *moment.Moment) string {
 	processes := fmt.Sprintf("%d processes", len(m.Sessions))
 	if len(m.Sessions) == 1 {
 		processes = "1 process"
 	}
-	return fmt.Sprintf("%s: %s at %s\n", render.VisibleLine(m.Cluster), processes, m.Time.Format(time.RFC3339))
+	slots := ""
+	if f.slots > 0 && len(f.pids) == 0 {
+		slots = fmt.Sprintf(", %d of %d connection slots in use", f.clients, f.slots)
+	}
+	return fmt.Sprintf("%s: %s at %s%s\n", render.VisibleLine(m.Cluster), processes, m.Time.Format(time.RFC3339), slots)
 }
 
 func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {
-	_, _ = io.WriteString(out, activityTitle(m))
+	_, _ = io.WriteString(out, f.title(m))
 	w := table.Text(out, table.Options{Empty: "-"})
 	w.Row(activityHeader()...)
 	for i := range m.Sessions {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -94,7 +95,7 @@ func TestActivityLockChain(t *testing.T) {
 				phrase[m.Sessions[i].PID] = m.Sessions[i].Phrase
 			}
 			return phrase[pids[0]] == "waits for the next statement of the client" && regexp.MustCompile(fmt.Sprintf(
-				`^waits for the lock AccessShareLock on a table or an index, held by %d \(idle in transaction for [0-9]+ s\)$`,
+				`^waits for the lock AccessShareLock on t, held by %d \(idle in transaction for [0-9]+ s\)$`,
 				pids[0])).MatchString(phrase[pids[1]])
 		})
 		tree := activity(t, "-D", s.DataDir, "--tree", "--no-phrases")
@@ -112,11 +113,18 @@ $`, pids[0], age, pids[1], pids[2]))
 		if !want.MatchString(tree) {
 			t.Errorf("tree:\n%s\nwant\n%s", tree, want)
 		}
-		phrase := fmt.Sprintf("\n      waits for the lock AccessShareLock on a table or an index, held by %d (idle in transaction for ", pids[0])
+		phrase := fmt.Sprintf("\n      waits for the lock AccessShareLock on t, held by %d (idle in transaction for ", pids[0])
 		pgtest.Wait(t, "a phrase in the tree", func() bool {
 			return strings.Contains(activity(t, "-D", s.DataDir, "--tree"), phrase)
 		})
 		text := activity(t, "-D", s.DataDir)
+		title, _, _ := strings.Cut(text, "\n")
+		if !strings.HasSuffix(title, ", 5 of 5 connection slots in use") {
+			t.Errorf("title %q", title)
+		}
+		if one := activity(t, strconv.Itoa(pids[0])); strings.Contains(one, "slots") {
+			t.Errorf("the slots of one process:\n%s", one)
+		}
 		line := regexp.MustCompile(fmt.Sprintf(`(?m)^%d +client backend +postgres +postgres .* Lock:relation +%s +%d +SELECT n FROM t *$`,
 			pids[1], age, pids[0]))
 		if !line.MatchString(text) {

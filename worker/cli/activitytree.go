@@ -30,7 +30,7 @@ func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
 		}
 	}
 	var s strings.Builder
-	s.WriteString(activityTitle(m))
+	s.WriteString(f.title(m))
 	push(m.Blocking, 0)
 	switch {
 	case len(todo) > 0 || lacksLocks(m):

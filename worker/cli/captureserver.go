@@ -104,25 +104,24 @@ func (s *sessions) end(titles map[int]string) {
 			t.Session.State = x.State
 		}
 		if s.after != nil {
-			t.Session.Mode, t.Session.Holder = s.holder(t, x, y)
+			t.Session.Mode, t.Session.Relation, t.Session.Holder = s.holder(t, x, y)
 		}
 	}
 }
 
-// holder describes the lock for which a process waits. mode is the mode in which the process wants the lock, and holder
-// is the process that holds the lock. x and y are the session before and after the capture. Both results are empty
-// unless x and y have the same wait.
-func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, holder string) {
+// holder returns the mode of the lock for which a process waits, the relation that is locked, and the process that holds this lock.
+// x and y are the session before and after the capture. All results are empty unless x and y have the same wait.
+func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, relation, holder string) {
 	held := func(b moment.Blocker) bool { return b.Held != "" && !b.Queued }
 	i := slices.IndexFunc(y.Blockers, held)
 	if i < 0 || t.Wait.Class != "Lock" || t.Wait.Event != y.Blockers[i].Lock {
-		return "", ""
+		return "", "", ""
 	}
 	b := &y.Blockers[i]
 	if b.Since == nil || !slices.ContainsFunc(x.Blockers, func(a moment.Blocker) bool {
 		return held(a) && a.PID == b.PID && a.XID == b.XID && a.Lock == b.Lock && a.Object == b.Object && sameTime(a.Since, b.Since)
 	}) {
-		return "", ""
+		return "", "", ""
 	}
 	holder = nodeName(b.PID, b.XID, b.GID)
 	if h := byServerPID(s.after, b.PID); b.PID != 0 && h != nil && h.State != "" {
@@ -141,7 +140,10 @@ func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, holde
 	if others > 0 {
 		holder += fmt.Sprintf(" and %d more", others)
 	}
-	return b.Mode, render.VisibleLine(holder)
+	if b.Lock == "relation" {
+		relation = render.VisibleLine(b.Relation)
+	}
+	return b.Mode, relation, render.VisibleLine(holder)
 }
 
 // sessionOf returns the session with a process id of this program's namespace; nil: there is none.

@@ -193,14 +193,6 @@ func schedstat(file string) (ran, waited time.Duration) {
 	return time.Duration(values[0]), time.Duration(values[1])
 }
 
-// slotsOf returns the number of connection slots for ordinary roles; 0: not known.
-func slotsOf(r *state.Reader) int {
-	// PostgreSQL 16 renamed ReservedBackends to SuperuserReservedConnections, and gave the name ReservedConnections to slots for
-	// pg_use_reserved_connections.
-	v := r.Integers("MaxConnections", "ReservedBackends", "SuperuserReservedConnections", "ReservedConnections")
-	return max(0, v["MaxConnections"]-v["ReservedBackends"]-v["SuperuserReservedConnections"]-v["ReservedConnections"])
-}
-
 // Snapshot reads the sessions once, as a sweep does, but writes nothing. It returns them with notes on missing parts. Rows have the
 // texts that the options allow.
 func (r *Recorder) Snapshot(now time.Time) (*rules.Look, []string, error) {

@@ -428,7 +428,7 @@ func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 		if r.state, err = state.Open(c); err != nil {
 			return nil, r.readWait.after(now, err)
 		}
-		r.readWait, r.slots = pause{}, slotsOf(r.state)
+		r.readWait, r.slots = pause{}, r.state.OrdinarySlots()
 		if r.stacks != nil {
 			r.stacks.local, r.stacks.parents = r.state.Cluster().Local, []int{r.state.Cluster().PostmasterPID}
 		}

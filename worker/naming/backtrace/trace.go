@@ -63,8 +63,9 @@ type Session struct {
 	Type, Database, User, State string
 	// Major is the major version of the server.
 	Major int
-	// Mode is the mode of the lock that the process waits for, and Holder describes the process that holds this lock.
-	Mode, Holder string
+	// Mode is the mode of the lock that the process waits for, and Holder describes the process that holds this lock. Relation is
+	// the name of the relation that is locked, if its name is certain.
+	Mode, Relation, Holder string
 }
 
 // Depth returns the number of frames of all threads.

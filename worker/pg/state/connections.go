@@ -20,3 +20,11 @@ func (r *Reader) MaxConnections() int {
 	}
 	return 0
 }
+
+// OrdinarySlots returns the number of connection slots that are not reserved, so that ordinary roles may use them; 0: it is not known.
+func (r *Reader) OrdinarySlots() int {
+	// PostgreSQL 16 renamed ReservedBackends to SuperuserReservedConnections, and gave the name ReservedConnections to slots for
+	// pg_use_reserved_connections.
+	v := r.Integers("MaxConnections", "ReservedBackends", "SuperuserReservedConnections", "ReservedConnections")
+	return max(0, v["MaxConnections"]-v["ReservedBackends"]-v["SuperuserReservedConnections"]-v["ReservedConnections"])
+}

@@ -40,6 +40,9 @@ func Phrase(t *backtrace.Trace) moment.Phrase {
 		in.BackendType, in.Major = s.Type, s.Major
 		if s.Holder != "" {
 			in.Fields = map[string]string{"holder": s.Holder, "mode": s.Mode}
+			if s.Relation != "" {
+				in.Fields["relation"] = s.Relation
+			}
 		}
 	}
 	hasRow := false
