@@ -45,7 +45,7 @@ right to read the server's memory: run it as root or as the server's user. It
 shows the texts of queries of all users.
 
 Databases and users without a backend that knows their names are printed as
-object ids. Ages are in seconds. blocked_by has the processes that hold a lock
+object ids. Ages in CSV are in seconds. blocked_by has the processes that hold a lock
 for which the process waits, or wait for it in front of the process.
 
 phrase says in words what a process does, and function is the PL/pgSQL function

@@ -95,7 +95,7 @@ func TestActivityLockChain(t *testing.T) {
 				phrase[m.Sessions[i].PID] = m.Sessions[i].Phrase
 			}
 			return phrase[pids[0]] == "waits for the next statement of the client" && regexp.MustCompile(fmt.Sprintf(
-				`^waits for the lock AccessShareLock on t, held by %d \(idle in transaction for [0-9]+ s\)$`,
+				`^waits for the lock AccessShareLock on t, held by %d \(idle in transaction for [0-9a-z. ]+\)$`,
 				pids[0])).MatchString(phrase[pids[1]])
 		})
 		tree := activity(t, "-D", s.DataDir, "--tree", "--no-phrases")

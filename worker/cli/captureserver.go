@@ -127,7 +127,7 @@ func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, relat
 	if h := byServerPID(s.after, b.PID); b.PID != 0 && h != nil && h.State != "" {
 		holder += " (" + h.State
 		if h.StateStart != nil {
-			holder += fmt.Sprintf(" for %.0f s", max(0, s.after.Time.Sub(*h.StateStart).Seconds()))
+			holder += " for " + ageOf(s.after, h.StateStart)
 		}
 		holder += ")"
 	}

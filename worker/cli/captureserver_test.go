@@ -30,7 +30,7 @@ func TestCaptureServer(t *testing.T) {
 		}
 		first, second := min(pids[1], pids[2]), max(pids[1], pids[2])
 		query := map[int]int{pids[1]: 1, pids[2]: 2}
-		phrase := fmt.Sprintf("waits for the lock AccessShareLock on t, held by %d \\(idle in transaction for [0-9]+ s\\)",
+		phrase := fmt.Sprintf("waits for the lock AccessShareLock on t, held by %d \\(idle in transaction for [0-9a-z. ]+\\)",
 			pids[0])
 		process := func(pid int) string {
 			return fmt.Sprintf(`process %d \(postgres: .*SELECT waiting\), database postgres, user postgres, active, [0-9:.]+`, pid)

@@ -86,8 +86,8 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for arguments, want := range map[string][]string{
-		"rules list":                         {"lock_wait", "after 10s", "above 90 %", "webhook: none"},
-		"rules list --rules " + file:         {"after 33s", "webhook: yes"},
+		"rules list":                         {"lock_wait", "after 10 s", "above 90 %", "webhook: none"},
+		"rules list --rules " + file:         {"after 33 s", "webhook: yes"},
 		"rules list -f json --rules " + file: {`"after_seconds":33`, `"off":true`},
 		"rules check " + file:                {"is valid"},
 	} {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // The names of the rules.
@@ -127,5 +129,5 @@ func (r *Rule) Threshold() string {
 	case r.Name == Connections:
 		return fmt.Sprintf("above %d %%", r.Above)
 	}
-	return "after " + r.After.String()
+	return "after " + units.Duration(r.After)
 }
