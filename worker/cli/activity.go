@@ -33,6 +33,7 @@ type activityFlags struct {
 	pids                  []int             // processes to print; empty: all
 	capturer              *capture.Capturer // for phrases; nil: not created yet
 	clients, slots        int               // client backends, and connection slots for ordinary roles; 0: not known
+	lockPhrases           map[int]string    // keys of the phrases of sessions that wait for a lock, by process id of the server
 }
 
 const activityLong = `Print what each process of a server does now: its type, database, user, client,

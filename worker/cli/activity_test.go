@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -113,10 +114,9 @@ $`, pids[0], age, pids[1], pids[2]))
 		if !want.MatchString(tree) {
 			t.Errorf("tree:\n%s\nwant\n%s", tree, want)
 		}
-		phrase := fmt.Sprintf("\n      waits for the lock AccessShareLock on t, held by %d (idle in transaction for ", pids[0])
-		pgtest.Wait(t, "a phrase in the tree", func() bool {
-			return strings.Contains(activity(t, "-D", s.DataDir, "--tree"), phrase)
-		})
+		if tree := activity(t, "-D", s.DataDir, "--tree"); strings.Contains(tree, "waits for the lock") || strings.Contains(tree, "waits for a lock") {
+			t.Errorf("a phrase that repeats the wait:\n%s", tree)
+		}
 		text := activity(t, "-D", s.DataDir)
 		title, _, _ := strings.Cut(text, "\n")
 		if !strings.HasSuffix(title, ", 5 of 5 connection slots in use") {
@@ -148,6 +148,40 @@ func fill(t *testing.T, s *pgtest.Server) {
 		t.Cleanup(func() { _ = c.Close(t.Context()) })
 	}
 	t.Fatal("the server still accepts connections")
+}
+
+// TestActivityQueue has three sessions wait behind a fourth one, which waits too. The session that waits for the longest time comes first.
+func TestActivityQueue(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{TCP: true, Conf: []string{"autovacuum = off"}})
+		s.Exec(t, "CREATE TABLE t AS SELECT 1 n")
+		var c [5]*pgx.Conn
+		for i := range c {
+			c[i] = s.Connect(t, s.User, "postgres")
+		}
+		var err error
+		if c[0], err = pgx.Connect(t.Context(), s.TCP(s.User, "postgres")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c[0].Close(context.Background()) })
+		pid := func(i int) int { return int(c[i].PgConn().PID()) }
+		execute(t, c[0], "BEGIN; SELECT n FROM t")
+		for _, wait := range []struct {
+			session int
+			sql     string
+		}{{1, "ALTER TABLE t ADD COLUMN c int"}, {3, "SELECT 3 FROM t"}, {4, "SELECT 4 FROM t"}, {2, "SELECT 2 FROM t"}} {
+			go func() { _, _ = c[wait.session].PgConn().Exec(t.Context(), wait.sql).ReadAll() }()
+			pgtest.Wait(t, wait.sql, func() bool {
+				return strings.Contains(activity(t, "-D", s.DataDir, "--tree", "--no-phrases"), "  "+wait.sql+"\n")
+			})
+		}
+		const behind = "(?s).*waits for relation t AccessShareLock, behind the waiting %[2]d, "
+		want := regexp.MustCompile(fmt.Sprintf("(?s)\n%[1]d [^\n]*, client 127.0.0.1\n.*\n    %[2]d .*\n        %[4]d "+behind+".*\n        %[5]d "+behind+
+			".*\n        %[3]d "+behind, pid(0), pid(1), pid(2), pid(3), pid(4)))
+		if tree := activity(t, "-D", s.DataDir, "--tree"); !want.MatchString(tree) {
+			t.Errorf("tree:\n%s\nwant %s", tree, want)
+		}
+	})
 }
 
 // TestActivityStandby reads a standby in which a session waits for an advisory lock.

@@ -58,12 +58,17 @@ func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m 
 		m.Missing = append(m.Missing, fmt.Sprintf("phrases: there was no time for %d processes", left))
 	}
 	looks.end(nil)
+	f.lockPhrases = map[int]string{}
 	for _, t := range looks.traces {
 		s, after := sessionOf(m, t.PID), sessionOf(looks.after, t.PID)
 		if after == nil || s.State != after.State || !sameTime(s.QueryStart, after.QueryStart) || !sameWait(s.Wait, t.Wait) {
 			continue
 		}
-		s.Phrase, s.Function = render.Phrase(t).Text, render.Function(t)
+		phrase := render.Phrase(t)
+		s.Phrase, s.Function = phrase.Text, render.Function(t)
+		if t.Wait.Class == "Lock" {
+			f.lockPhrases[s.ServerPID] = phrase.Key
+		}
 		switch node := running[t.PID]; {
 		case node == "":
 		case s.Phrase == "":

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -102,6 +103,9 @@ func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Ses
 		if age := ageOf(m, s.StateStart); age != "" {
 			first += ", state " + age
 		}
+		if s.Client != "" && s.Client != "local" {
+			first += ", client " + s.Client
+		}
 	}
 	if n.Deadlock {
 		first += " (deadlock)"
@@ -113,7 +117,7 @@ func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Ses
 	for i := range n.Waits {
 		lines = append(lines, waitLine(m, n, &n.Waits[i]))
 	}
-	if s != nil && s.Phrase != "" {
+	if s != nil && s.Phrase != "" && !f.repeatsWait(n, s) {
 		lines = append(lines, unfolded(s.Phrase))
 	}
 	if s != nil && s.Query != "" {
@@ -124,6 +128,30 @@ func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Ses
 		lines = append(lines, string(query))
 	}
 	return lines
+}
+
+// repeatsWait reports whether the phrase of a session says no more than the line of its wait, and its place in the tree.
+func (f *activityFlags) repeatsWait(n *moment.Node, s *moment.Session) bool {
+	i := slices.IndexFunc(n.Waits, func(w moment.LockWait) bool { return w.PID == s.ServerPID })
+	if i < 0 {
+		return false
+	}
+	switch f.lockPhrases[s.ServerPID] {
+	case "lock-relation", "lock-row-queue", "lock-advisory":
+		return true
+	case "lock-row":
+		return n.Waits[i].Row != ""
+	}
+	return false
+}
+
+// behind returns the first blocker of a process, if no blocker holds the lock: all of them wait in front of the process. Else it is 0.
+func behind(m *moment.Moment, pid int) int {
+	s := byServerPID(m, pid)
+	if s == nil || len(s.Blockers) == 0 || slices.ContainsFunc(s.Blockers, func(b moment.Blocker) bool { return !b.Queued }) {
+		return 0
+	}
+	return s.Blockers[0].PID
 }
 
 func waitLine(m *moment.Moment, n *moment.Node, w *moment.LockWait) string {
@@ -140,6 +168,9 @@ func waitLine(m *moment.Moment, n *moment.Node, w *moment.LockWait) string {
 	}
 	if w.Row != "" {
 		line += ", for " + w.Row
+	}
+	if first := behind(m, w.PID); first != 0 {
+		line += fmt.Sprintf(", behind the waiting %d", first)
 	}
 	if age := ageOf(m, w.Since); age != "" {
 		line += ", " + age

@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,12 +29,19 @@ func (r *Reader) Blocking(m *moment.Moment) {
 	addBlocking(m, l)
 }
 
-// addBlocking adds lock waits to a moment. Only sessions that the moment has get blockers.
+// addBlocking adds lock waits to a moment. Only sessions that the moment has get blockers. In the forest, the process that waits for
+// the longest time comes first among its neighbours. Waits since an unknown time come last.
 func addBlocking(m *moment.Moment, l *locks.Moment) {
 	sessions := make(map[int]*moment.Session, len(m.Sessions))
 	for i := range m.Sessions {
 		sessions[m.Sessions[i].ServerPID] = &m.Sessions[i]
 	}
+	slices.SortStableFunc(l.Waits, func(a, b locks.Wait) int {
+		if a.Since.IsZero() || b.Since.IsZero() {
+			return zeroLast(a.Since) - zeroLast(b.Since)
+		}
+		return a.Since.Compare(b.Since)
+	})
 	for i := range l.Waits {
 		w := &l.Waits[i]
 		s := sessions[w.PID]
@@ -54,6 +62,13 @@ func addBlocking(m *moment.Moment, l *locks.Moment) {
 		}
 	}
 	m.Blocking = forest(l.Forest())
+}
+
+func zeroLast(t time.Time) int {
+	if t.IsZero() {
+		return 1
+	}
+	return 0
 }
 
 // forest translates a forest of package locks. A node has its children at one place only: a node with Repeated has
