@@ -31,7 +31,15 @@ func (f *activityFlags) selectProcesses(m *moment.Moment) (missing []int) {
 	if f.tree {
 		shown = map[int]bool{}
 		for _, root := range m.Blocking {
-			eachNode(root, func(n *moment.Node) bool { shown[n.PID] = true; return true })
+			eachNode(root, func(n *moment.Node) bool {
+				shown[n.PID] = true
+				for i := range n.Waits {
+					for _, pid := range n.Waits[i].Candidates {
+						shown[pid] = true
+					}
+				}
+				return true
+			})
 		}
 	}
 	m.Sessions = slices.DeleteFunc(m.Sessions, func(s moment.Session) bool { return !shown[s.ServerPID] && !chosen[s.ServerPID] })

@@ -83,29 +83,61 @@ func nodeName(pid int, xid uint32, gid string) string {
 	return fmt.Sprintf("0 (prepared transaction %d)", xid)
 }
 
+// identity returns the user, database, application, state, times and client of a session, after a space.
+func identity(m *moment.Moment, s *moment.Session) (text string) {
+	for _, part := range []string{
+		console.NameOrOID(s.User, s.UserOID) + "@" + console.NameOrOID(s.Database, s.DatabaseOID), s.Application, s.State,
+	} {
+		if part != "" && part != "@" {
+			text += " " + part
+		}
+	}
+	if s.State == "" {
+		text += " " + s.Type
+	}
+	if age := ageOf(m, s.XactStart); age != "" {
+		text += ", transaction " + age
+	}
+	if age := ageOf(m, s.StateStart); age != "" {
+		text += ", state " + age
+	}
+	if s.Client != "" && s.Client != "local" {
+		text += ", client " + s.Client
+	}
+	return text
+}
+
+// query returns the query of a session as one line, of at most the width that the user wants.
+func (f *activityFlags) query(s *moment.Session) string {
+	query := []rune(unfolded(s.Query))
+	if len(query) > f.width {
+		query = append(query[:f.width:f.width], []rune("...")...)
+	}
+	return string(query)
+}
+
+// candidates returns two lines for each process that may hold the buffer pin: the process and its query.
+func (f *activityFlags) candidates(m *moment.Moment, w *moment.LockWait) (lines []string) {
+	const most = 5 // as many as the line of the wait names
+	pids := slices.Sorted(slices.Values(w.Candidates))
+	for _, pid := range pids[:min(most, len(pids))] {
+		s := byServerPID(m, pid)
+		if s == nil {
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("may hold it: %d%s", pid, identity(m, s)))
+		if s.Query != "" {
+			lines = append(lines, "its query: "+f.query(s))
+		}
+	}
+	return lines
+}
+
 // describe returns the lines of a node: the process, its waits, its phrase, and its query.
 func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Session) []string {
 	first := nodeName(n.PID, n.XID, n.GID)
 	if s != nil {
-		for _, part := range []string{
-			console.NameOrOID(s.User, s.UserOID) + "@" + console.NameOrOID(s.Database, s.DatabaseOID), s.Application, s.State,
-		} {
-			if part != "" && part != "@" {
-				first += " " + part
-			}
-		}
-		if s.State == "" {
-			first += " " + s.Type
-		}
-		if age := ageOf(m, s.XactStart); age != "" {
-			first += ", transaction " + age
-		}
-		if age := ageOf(m, s.StateStart); age != "" {
-			first += ", state " + age
-		}
-		if s.Client != "" && s.Client != "local" {
-			first += ", client " + s.Client
-		}
+		first += identity(m, s)
 	}
 	if n.Deadlock {
 		first += " (deadlock)"
@@ -115,17 +147,13 @@ func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Ses
 	}
 	lines := []string{first}
 	for i := range n.Waits {
-		lines = append(lines, waitLine(m, n, &n.Waits[i]))
+		lines = append(append(lines, waitLine(m, n, &n.Waits[i])), f.candidates(m, &n.Waits[i])...)
 	}
 	if s != nil && s.Phrase != "" && !f.repeatsWait(n, s) {
 		lines = append(lines, unfolded(s.Phrase))
 	}
 	if s != nil && s.Query != "" {
-		query := []rune(unfolded(s.Query))
-		if len(query) > f.width {
-			query = append(query[:f.width:f.width], []rune("...")...)
-		}
-		lines = append(lines, string(query))
+		lines = append(lines, f.query(s))
 	}
 	return lines
 }

@@ -227,6 +227,11 @@ func checkChosenActivity(t *testing.T, pids map[string]int) {
 		strings.Contains(out, strconv.Itoa(pids["billing"])) {
 		t.Errorf("the tree of %s: %s", shop, out)
 	}
+	_, out, _ = run(t, "activity", "--tree", strconv.Itoa(pids["vacuum"]))
+	candidate := fmt.Sprintf(`\n  may hold it: %d \S+@postgres reader idle in transaction, transaction .*, state .*\n  its query: SELECT 1\n`, pids["reader"])
+	if !regexp.MustCompile(candidate).MatchString(out) {
+		t.Errorf("the tree of the vacuum: %s; want %s", out, candidate)
+	}
 }
 
 // runAs runs a command in another process, as the user with this id.
