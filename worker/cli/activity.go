@@ -33,6 +33,7 @@ type activityFlags struct {
 	pids                  []int             // processes to print; empty: all
 	capturer              *capture.Capturer // for phrases; nil: not created yet
 	clients, slots        int               // client backends, and connection slots for ordinary roles; 0: not known
+	standbys              string            // synchronous_standby_names, if a commit waits for standbys; empty: not known
 	lockPhrases           map[int]string    // keys of the phrases of sessions that wait for a lock, by process id of the server
 }
 
@@ -150,6 +151,10 @@ func (f *activityFlags) run(ctx context.Context, out, stderr io.Writer) error {
 		}
 		reader.Blocking(m)
 		f.countSlots(reader, m)
+		f.standbys = ""
+		if slices.ContainsFunc(m.Sessions, func(s moment.Session) bool { return s.Wait != nil && s.Wait.Event == "SyncRep" }) {
+			f.standbys = reader.Text("SyncRepStandbyNames")
+		}
 		if !f.noPhrases {
 			f.addPhrases(ctx, reader, m)
 		}

@@ -32,6 +32,9 @@ func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
 	}
 	var s strings.Builder
 	s.WriteString(f.title(m))
+	if f.standbys != "" {
+		fmt.Fprintf(&s, "synchronous_standby_names is %q\n", f.standbys)
+	}
 	push(m.Blocking, 0)
 	switch {
 	case len(todo) > 0 || lacksLocks(m):

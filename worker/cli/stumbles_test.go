@@ -227,6 +227,10 @@ func checkChosenActivity(t *testing.T, pids map[string]int) {
 		strings.Contains(out, strconv.Itoa(pids["billing"])) {
 		t.Errorf("the tree of %s: %s", shop, out)
 	}
+	_, out, _ = run(t, "activity", "--tree", strconv.Itoa(pids["checkout"]))
+	if !strings.Contains(out, "\nsynchronous_standby_names is \"gone\"\n") {
+		t.Errorf("the tree of a commit that waits for a standby: %s", out)
+	}
 	_, out, _ = run(t, "activity", "--tree", strconv.Itoa(pids["vacuum"]))
 	candidate := fmt.Sprintf(`\n  may hold it: %d \S+@postgres reader idle in transaction, transaction .*, state .*\n  its query: SELECT 1\n`, pids["reader"])
 	if !regexp.MustCompile(candidate).MatchString(out) {
