@@ -181,6 +181,8 @@ func TestActivityQueue(t *testing.T) {
 		if tree := activity(t, "-D", s.DataDir, "--tree"); !want.MatchString(tree) {
 			t.Errorf("tree:\n%s\nwant %s", tree, want)
 		}
+		phrase := fmt.Sprintf(",\"waits for the lock AccessShareLock on t, behind the waiting %d\",", pid(1))
+		pgtest.Wait(t, "three phrases", func() bool { return strings.Count(activity(t, "-D", s.DataDir, "-f", "csv"), phrase) == 3 })
 	})
 }
 

@@ -211,6 +211,9 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 			PreferNonStop: !f.stop,
 		},
 	}
+	if f.server == nil {
+		r.named = f.sessionsOf(targets)
+	}
 	next := time.Now()
 	for round := range f.warmUp + f.repeat {
 		if round > 0 && !clock.wait(ctx, time.Until(next)) {
@@ -244,6 +247,7 @@ type rounds struct {
 	options  capture.Options
 	targets  []process.Target
 	failed   map[int]bool // by process id
+	named    *sessions    // sessions of the processes that the user has named; nil: not read
 	ended    int          // number of the failed processes that have ended, which is not an error
 	taken    stats
 	// stacks is the number of captured threads, and generated is the number of those threads whose stack ends in code
@@ -258,6 +262,9 @@ type rounds struct {
 func (r *rounds) round(ctx context.Context, counts bool) error {
 	if r.server != nil {
 		r.server.begin()
+	}
+	if r.named != nil {
+		r.named.begin()
 	}
 	for _, target := range r.targets {
 		if r.failed[target.PID] {
@@ -288,6 +295,10 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 		if r.server != nil {
 			t.Session = &backtrace.Session{Time: began}
 			r.server.traces = append(r.server.traces, t)
+		} else if r.named != nil {
+			if err := r.printSession(r.named, t, began); err != nil {
+				return err
+			}
 		} else if err := r.print(t); err != nil {
 			return err
 		}

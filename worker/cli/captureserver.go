@@ -70,6 +70,35 @@ func openSessions(server cluster.Cluster, stderr io.Writer) *sessions {
 	return &sessions{reader: reader}
 }
 
+// printSession prints the trace of a process that the user has named. The server's memory gives the holder of a lock, and the session
+// if it is idle or in a transaction. Nothing else of the session is printed. s may have no data of the process.
+func (r *rounds) printSession(s *sessions, t *backtrace.Trace, began time.Time) error {
+	t.Session = &backtrace.Session{Time: began}
+	s.traces = []*backtrace.Trace{t}
+	s.end(nil)
+	if known := t.Session; known.State == "" || known.State == "active" {
+		known.Time, known.Database, known.User, known.State = time.Time{}, "", "", ""
+	}
+	return r.print(t)
+}
+
+// sessionsOf prepares to read the memory of the server that has the first of the processes. It returns nil if they are of no server,
+// if the memory cannot be read, or if the output has no data of sessions.
+func (f *captureFlags) sessionsOf(targets []process.Target) *sessions {
+	if f.repeat > 1 || f.stats || f.goroutines || f.noContext || f.format != console.FormatText && !f.isBrief() {
+		return nil // many rounds measure, so they read nothing else
+	}
+	server, err := cluster.ByProcess(targets[0].PID)
+	if err != nil {
+		return nil
+	}
+	reader, err := state.Open(server)
+	if err != nil {
+		return nil
+	}
+	return &sessions{reader: reader}
+}
+
 // read returns what all sessions do now; nil: the memory could not be read.
 func (s *sessions) read() *moment.Moment {
 	if s.reader == nil {
@@ -104,26 +133,37 @@ func (s *sessions) end(titles map[int]string) {
 			t.Session.State = x.State
 		}
 		if s.after != nil {
-			t.Session.Mode, t.Session.Relation, t.Session.Holder = s.holder(t, x, y)
+			s.addHolder(t, x, y)
 		}
 	}
 }
 
-// holder returns the mode of the lock for which a process waits, the relation that is locked, and the process that holds this lock.
-// x and y are the session before and after the capture. All results are empty unless x and y have the same wait.
-func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, relation, holder string) {
+// addHolder adds to a trace the mode of the lock for which the process waits, the relation that is locked, and the process that holds
+// this lock or waits in front. x and y are the session before and after the capture. Without the same wait in both, nothing is added.
+func (s *sessions) addHolder(t *backtrace.Trace, x, y *moment.Session) {
 	held := func(b moment.Blocker) bool { return b.Held != "" && !b.Queued }
 	i := slices.IndexFunc(y.Blockers, held)
+	if i < 0 && len(y.Blockers) > 0 {
+		i = 0 // all blockers wait too
+	}
 	if i < 0 || t.Wait.Class != "Lock" || t.Wait.Event != y.Blockers[i].Lock {
-		return "", "", ""
+		return
 	}
 	b := &y.Blockers[i]
 	if b.Since == nil || !slices.ContainsFunc(x.Blockers, func(a moment.Blocker) bool {
-		return held(a) && a.PID == b.PID && a.XID == b.XID && a.Lock == b.Lock && a.Object == b.Object && sameTime(a.Since, b.Since)
+		return held(a) == held(*b) && a.PID == b.PID && a.XID == b.XID && a.Lock == b.Lock && a.Object == b.Object && sameTime(a.Since, b.Since)
 	}) {
-		return "", "", ""
+		return
 	}
-	holder = nodeName(b.PID, b.XID, b.GID)
+	t.Session.Mode = b.Mode
+	if b.Lock == "relation" {
+		t.Session.Relation = render.VisibleLine(b.Relation)
+	}
+	if !held(*b) {
+		t.Session.Ahead = nodeName(b.PID, b.XID, b.GID)
+		return
+	}
+	holder := nodeName(b.PID, b.XID, b.GID)
 	if h := byServerPID(s.after, b.PID); b.PID != 0 && h != nil && h.State != "" {
 		holder += " (" + h.State
 		if h.StateStart != nil {
@@ -140,10 +180,7 @@ func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, relat
 	if others > 0 {
 		holder += fmt.Sprintf(" and %d more", others)
 	}
-	if b.Lock == "relation" {
-		relation = render.VisibleLine(b.Relation)
-	}
-	return b.Mode, relation, render.VisibleLine(holder)
+	t.Session.Holder = render.VisibleLine(holder)
 }
 
 // sessionOf returns the session with a process id of this program's namespace; nil: there is none.

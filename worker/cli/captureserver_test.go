@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -46,6 +47,18 @@ func TestCaptureServer(t *testing.T) {
 			"(?m)^2 processes: %[1]d, %[2]d\n%[3]s\n  query: SELECT %[5]d FROM t\n%[4]s\n  query: SELECT %[6]d FROM t\n"+
 				"  %[7]s\n  wait: Lock: relation\n(  [^:\n]+\n)+  PostgresMain\n",
 			first, second, process(first), process(second), query[first], query[second], phrase))
+		one := func(pid int) string {
+			_, stdout, _ := run(t, "capture", strconv.Itoa(pid))
+			return stdout
+		}
+		pgtest.Wait(t, "the holder of the lock for which one process waits", func() bool {
+			return regexp.MustCompile(fmt.Sprintf("^process %d, .*\n%s\n#0 ", pids[1], phrase)).MatchString(one(pids[1]))
+		})
+		idle := regexp.MustCompile(fmt.Sprintf("^process %d, database postgres, user %s, idle in transaction, [0-9:.]+, .*\nwaits for the next statement of the client\n#0 ",
+			pids[0], s.User))
+		if got := one(pids[0]); !idle.MatchString(got) {
+			t.Errorf("%s\nwant %s", got, idle)
+		}
 		var out string
 		pgtest.Wait(t, "two processes with one stack", func() bool {
 			out = capture("brief")

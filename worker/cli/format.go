@@ -59,7 +59,9 @@ func (r *rounds) title(t *backtrace.Trace) string {
 				line += ", " + part.name + render.VisibleLine(part.value)
 			}
 		}
-		line += ", " + s.Time.Format("15:04:05.000")
+		if !s.Time.IsZero() {
+			line += ", " + s.Time.Format("15:04:05.000")
+		}
 	}
 	switch {
 	case r.isBrief():
@@ -77,7 +79,8 @@ func (r *rounds) body(t *backtrace.Trace) string {
 		return indented(render.Brief(t, render.Options{Colour: console.IsColoured(r.stdout)}))
 	}
 	does := ""
-	if p := render.Phrase(t); p.Text != "" && !p.Generic {
+	isIdle := t.Session != nil && strings.HasPrefix(t.Session.State, "idle")
+	if p := render.Phrase(t); p.Text != "" && (!p.Generic || isIdle) {
 		does = p.Text + "\n"
 	}
 	return does + render.Text(t, render.Options{})

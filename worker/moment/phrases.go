@@ -68,7 +68,7 @@ type PhraseInput struct {
 
 // PhraseFields returns the names of all fields that a text may contain.
 func PhraseFields() []string {
-	return []string{"relation", "tuple", "index", "holder", "xid", "mode", "object", "database", "function", "slot"}
+	return []string{"relation", "tuple", "index", "holder", "ahead", "xid", "mode", "object", "database", "function", "slot"}
 }
 
 // Phrase says what a process does. The zero value means that the table has no phrase for it.

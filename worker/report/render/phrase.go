@@ -38,10 +38,12 @@ func Phrase(t *backtrace.Trace) moment.Phrase {
 	in := moment.PhraseInput{WaitType: t.Wait.Class, WaitEvent: t.Wait.Event, Functions: functionsOf(frames)}
 	if s := t.Session; s != nil {
 		in.BackendType, in.Major = s.Type, s.Major
-		if s.Holder != "" {
-			in.Fields = map[string]string{"holder": s.Holder, "mode": s.Mode}
-			if s.Relation != "" {
-				in.Fields["relation"] = s.Relation
+		if s.Mode != "" {
+			in.Fields = map[string]string{"mode": s.Mode}
+			for name, value := range map[string]string{"holder": s.Holder, "ahead": s.Ahead, "relation": s.Relation} {
+				if value != "" {
+					in.Fields[name] = value
+				}
 			}
 		}
 	}
