@@ -228,6 +228,10 @@ func checkChosenActivity(t *testing.T, pids map[string]int) {
 		strings.Contains(out, strconv.Itoa(pids["billing"])) {
 		t.Errorf("the tree of %s: %s", shop, out)
 	}
+	_, out, _ = run(t, "plan", strconv.Itoa(pids["vacuum"]))
+	if strings.Contains(out, "no statement") || !strings.Contains(out, ": a utility command\nVACUUM on parts reports") {
+		t.Errorf("the plan of the vacuum: %s", out)
+	}
 	_, out, _ = run(t, "activity", "--tree", strconv.Itoa(pids["checkout"]))
 	if !strings.Contains(out, "\nsynchronous_standby_names is \"gone\"\n") {
 		t.Errorf("the tree of a commit that waits for a standby: %s", out)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -291,6 +292,12 @@ func (r *planRun) read(ctx context.Context, target process.Target, sessions *mom
 	limited, cancel := context.WithTimeout(ctx, r.flags.timeout)
 	defer cancel()
 	p := r.reader.Read(limited, target, sessions)
+	if u := p.Utility; u != nil && u.TargetOID != 0 && sessions != nil && r.servers[sessions.Cluster] != nil {
+		i := slices.IndexFunc(sessions.Sessions, func(s moment.Session) bool { return s.PID == target.PID })
+		if i >= 0 {
+			u.Target = r.servers[sessions.Cluster].RelationName(sessions.Sessions[i].DatabaseOID, u.TargetOID)
+		}
+	}
 	return p, ctx.Err()
 }
 

@@ -192,7 +192,11 @@ func (t *text) process(p *Process, indent string) {
 	for _, l := range p.Plans.Levels {
 		all += max(l.LeftOut-1, 0)
 	}
-	t.line(indent, "process %d, PostgreSQL %d: %s", p.PID, p.Plans.Major, statements(all))
+	runs := statements(all)
+	if all == 0 && p.Utility != nil {
+		runs = "a utility command"
+	}
+	t.line(indent, "process %d, PostgreSQL %d: %s", p.PID, p.Plans.Major, runs)
 	if !p.Plans.Whole {
 		t.line(indent, "The stack could not be followed to its end: outer statements may be missing.")
 	}
@@ -257,7 +261,9 @@ func (t *text) utility(p *Process, indent string) {
 	}
 	u := p.Utility
 	target := ""
-	if u.TargetOID != 0 {
+	if u.Target != "" {
+		target = " on " + u.Target
+	} else if u.TargetOID != 0 {
 		target = fmt.Sprintf(" on relation %d", u.TargetOID)
 	}
 	t.line(indent, "%s%s reports, as in pg_stat_progress_%s:", u.Command, target, u.View)

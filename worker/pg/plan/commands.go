@@ -24,6 +24,7 @@ type CommandReport struct {
 	View      string // "vacuum"
 	Command   string // "VACUUM"
 	TargetOID uint32
+	Target    string // name of this relation; empty: not known. The caller of Report sets it.
 	Columns   []CommandColumn
 }
 

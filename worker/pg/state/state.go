@@ -52,7 +52,8 @@ type Reader struct {
 	// both anew.
 	memory        *process.Memory
 	stuck         int
-	locks         *locks.Reader // nil before the first Blocking
+	locks         *locks.Reader     // nil before the first Blocking
+	relations     *locks.NameReader // for RelationName; nil: not opened yet
 	offsets       offsets
 	size          int
 	types, states []string
