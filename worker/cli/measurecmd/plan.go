@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -141,8 +142,11 @@ func (f *planFlags) run(ctx context.Context, pids []int, stdout, stderr io.Write
 		r.store = console.PlanStore()
 	}
 	targets := console.Identities(pids)
-	for {
+	for round := 0; ; round++ {
 		out := bufio.NewWriter(stdout)
+		if f.watch != 0 && f.format == console.FormatText {
+			_, _ = fmt.Fprintf(out, "%s%s\n", strings.Repeat("\n", min(round, 1)), time.Now().Format(time.RFC3339))
+		}
 		failed, err := r.once(ctx, targets, out)
 		if err == nil {
 			err = out.Flush()
@@ -226,7 +230,10 @@ func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Wri
 			return false, errors.New("no server runs on this host")
 		}
 	}
-	for _, dir := range dirs {
+	for i, dir := range dirs {
+		if i > 0 && r.flags.format == console.FormatText {
+			_, _ = fmt.Fprintln(out)
+		}
 		whole, err := r.server(ctx, dir, len(dirs) > 1, out)
 		if err != nil && (len(dirs) == 1 || ctx.Err() != nil) {
 			return false, err
