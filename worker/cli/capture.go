@@ -57,7 +57,8 @@ With -D, all processes of a server are captured, one after another, except the
 postmaster. The server needs no free connection. Each process has its title, time,
 database, user and state, and the phrase names the holder of a lock. Text prints
 the same stack of several processes once. The state is missing if it changed
-during the captures.
+during the captures. With process ids, the phrase names the holder too, and an
+idle session has its state, unless --repeat is given.
 
 With --nonstop, no process stops. The memory of a sleeping thread is read, and the
 command checks that the thread did not wake up meanwhile. The kernel samples a
