@@ -37,6 +37,7 @@ var elsewhere = map[string]string{
 	"worker/capture/stacknamer.go exe":             atTurn,
 	"worker/cli/core.go exe":                       flagName,
 	"worker/cli/decode.go exe":                     flagName,
+	"worker/cli/ignored.go exe":                    flagName,
 	"worker/cli/node.go exe":                       ownFile,
 	"worker/cli/topcmd/measure.go exe":             ownFile,
 	"worker/doctor/server.go exe":                  showOnly,
