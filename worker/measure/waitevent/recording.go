@@ -82,6 +82,8 @@ func (r *Recording) Text(w io.Writer) error {
 		r.report.SetTexts(r.texts.Texts())
 	}
 	info := r.provider.Info()
+	untitled := func(int) string { return "" }
+	r.report.SetGoing(r.server.rows(r.server.NewReport(info, snapshot, untitled, []int{r.pid}).InProgress))
 	if _, err := fmt.Fprintf(w, "Process %d, method %s (%s), %.1f s. %s\n%s\n\n", r.pid, info.Method, info.Mechanism,
 		time.Since(r.began).Seconds(), Sees(info), SeesOfTrace(info)); err != nil {
 		return err

@@ -25,6 +25,7 @@ type SessionReport struct {
 	running *execution   // nil: no execution runs
 	lost    uint64
 	texts   map[int64]string
+	going   []Row // waits that have not ended; see SetGoing
 }
 
 // sessionQuery has the figures of one query.
@@ -184,6 +185,9 @@ func (q *sessionQuery) add(e *waits.Event, counted bool) {
 	}
 }
 
+// SetGoing sets the waits that have not ended. Their totals are the times within the measurement.
+func (r *SessionReport) SetGoing(going []Row) { r.going = going }
+
 // Text prints the queries, the one with the longest total time first. It ends the running execution, see abandon.
 func (r *SessionReport) Text(w io.Writer) error {
 	r.abandon()
@@ -202,10 +206,15 @@ func (r *SessionReport) Text(w io.Writer) error {
 		}
 		r.events(&b, q)
 	}
-	r.between.title(&b, "Outside of queries, or without a query id: ")
-	r.events(&b, &r.between)
 	if len(r.queries) == 0 && len(r.between.events) == 0 {
-		b.WriteString("    No wait ended meanwhile. A wait that goes on is not shown here: the command waits without --trace counts it.\n")
+		b.WriteString("No wait ended meanwhile.\n")
+	} else {
+		r.between.title(&b, "Outside of queries, or without a query id: ")
+		r.events(&b, &r.between)
+	}
+	for i := range r.going {
+		w := &r.going[i]
+		fmt.Fprintf(&b, "Goes on: %s:%s, for %s of this time.\n", w.Type, w.Name, units.Duration(w.Total))
 	}
 	if r.lost > 0 {
 		fmt.Fprintf(&b, "Missing: %d records that came faster than they could be read.\n", r.lost)

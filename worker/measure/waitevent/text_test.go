@@ -291,3 +291,17 @@ func TestQueryReport(t *testing.T) {
 		}
 	}
 }
+
+// TestWaitThatGoesOn: a process that only waits has no wait that ends. The text names the wait that goes on.
+func TestWaitThatGoesOn(t *testing.T) {
+	t.Parallel()
+	r := new(Server).NewSessionReport()
+	r.SetGoing([]Row{{Event: waits.Event{Calls: 1, Total: 5 * time.Second}, Type: "Lock", Name: "tuple"}})
+	var b strings.Builder
+	if err := r.Text(&b); err != nil {
+		t.Fatal(err)
+	}
+	if want := "No wait ended meanwhile.\nGoes on: Lock:tuple, for 5 s of this time.\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
