@@ -204,13 +204,13 @@ func TestAllocationsMisused(t *testing.T) {
 		status int
 		want   string
 	}{
-		"two processes": {[]string{"1", "2"}, 2, "give one process id"},
+		"two processes": {[]string{"1", "1"}, 2, "give one process id"},
 		"budget":        {[]string{"--max-overhead", "120%", "1"}, 2, "--max-overhead must be"},
 		"no budget":     {[]string{"--max-overhead", "0", "1"}, 2, "--max-overhead must be"},
 		"tree":          {[]string{"--tree", "1"}, 2, "--tree does not go with --allocations"},
 		"timeout":       {[]string{"--timeout", "1s", "1"}, 2, "--timeout does not go with --allocations"},
 		"format":        {[]string{"-f", "csv", "1"}, 2, "--format must be one of text, json, folded"},
-		"sample type":   {[]string{"--sample-type", "cpu", "1"}, 2, "--sample-type must be one of"},
+		"sample type":   {[]string{"-f", "folded", "--sample-type", "cpu", "1"}, 2, "--sample-type must be one of"},
 		"snip":          {[]string{"--pre", "2", "1"}, 2, "require --format compressed"},
 		"no process":    {[]string{"4194305"}, 1, "there is no process 4194305"},
 	} {

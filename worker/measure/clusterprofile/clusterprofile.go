@@ -166,8 +166,8 @@ func (c *collector) run(ctx context.Context) error {
 	if err := c.sampler.Start(c.options.Duration + grace); err != nil {
 		return err
 	}
+	c.began = time.Now() // the sampler counts from now on
 	c.readTexts()
-	c.began = time.Now()
 	if err := c.seed(); err != nil {
 		return err
 	}
@@ -180,10 +180,10 @@ func (c *collector) run(ctx context.Context) error {
 	}
 	c.sampler.Stop()
 	end := clusterbpf.Now()
+	c.summary.Took = time.Since(c.began)
 	if c.log != nil {
 		c.log.Look()
 	}
-	c.summary.Took = time.Since(c.began)
 	var list []clusterbpf.Process
 	if err == nil && c.options.Mode != CPU {
 		var counted bool

@@ -159,10 +159,13 @@ func countOtherServers(t *testing.T, s *pgtest.Server, dir string) {
 	if sum := r.Functions[0].Total(); sum.Hits != own {
 		t.Errorf("%d calls: %+v", own, sum)
 	}
-	want := fmt.Sprintf("pg_backend_pid: not counted: %d hits in processes of other servers, which pay for the probe too",
-		others)
-	if !slices.Contains(r.Notes, want) {
-		t.Errorf("notes %q, not %q", r.Notes, want)
+	const format = "pg_backend_pid: not counted: %d hits in processes of other servers, which pay for the probe too"
+	if !slices.ContainsFunc(r.Notes, func(note string) bool {
+		var hits int
+		_, err := fmt.Sscanf(note, format, &hits)
+		return err == nil && hits >= others // other tests may have servers with the same program
+	}) {
+		t.Errorf("notes %q, want one of %d hits", r.Notes, others)
 	}
 }
 

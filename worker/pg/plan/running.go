@@ -137,6 +137,9 @@ func (r *reader) mayCall(l *Level, current *Node, k int, seen bool, functions ma
 	if len(nodes) == 0 || !seen && start == current.function {
 		return false
 	}
+	if r.start(l, k) == 0 {
+		return true // the code of frame k is not known
+	}
 	return functions[start] || r.calledMay(k, functions) || r.mayBeBody(nodes, k) ||
 		slices.ContainsFunc(r.speculatedCalls(k), func(s speculated) bool { return s.isCall(r.stack.Frames[k].PC) })
 }
