@@ -98,8 +98,8 @@ func prctlAll(option, value uintptr) error {
 	return static(errno)
 }
 
-// static converts the result of AllThreadsSyscall to an error. In binaries with cgo the result is ENOTSUP, and the
-// error ErrNotStatic.
+// static converts the result of AllThreadsSyscall to an error. In binaries with cgo, AllThreadsSyscall returns ENOTSUP, which
+// static converts to ErrNotStatic.
 func static(errno syscall.Errno) error {
 	switch errno {
 	case 0:

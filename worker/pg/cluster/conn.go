@@ -39,7 +39,7 @@ type ConnOptions struct {
 	OnChange func(ConnState)
 
 	// The timeouts detect a server that has died silently. They are long, because a server with a thousand active
-	// sessions responds late. A session that the worker closed for that reason would be hard to open again.
+	// sessions responds late. If the worker closed its session for that reason, it could hardly open another one.
 	ConnectTimeout   time.Duration // limit of an attempt to connect (with Check), a ping, a cancel request; default 30 s
 	StatementTimeout time.Duration // limit of a statement on the server; default 30 s
 	PingInterval     time.Duration // interval of pings to an idle session; default 15 s

@@ -14,7 +14,7 @@ import (
 )
 
 // startSlack is the largest accepted difference between a server's start times in postmaster.pid and in
-// pg_postmaster_start_time(). The server takes the second one after it has created its shared memory.
+// pg_postmaster_start_time(). The server determines the second time after it has created its shared memory.
 const startSlack = 2 * time.Minute
 
 const sqlInsufficientPrivilege = "42501"
@@ -26,8 +26,8 @@ type Options struct {
 	// ConnString is a libpq connection string (keyword/value or URI). Missing settings come from a service file, the
 	// PG* environment and the defaults, in this order.
 	ConnString string
-	// Cluster, if not nil, gives host and port if the connection string has none. PGHOST, PGPORT and the service that
-	// PGSERVICE names then give neither.
+	// Cluster, if not nil, gives host and port if the connection string has none. Host and port from PGHOST, PGPORT and
+	// the service that PGSERVICE names are then ignored.
 	Cluster *Cluster
 	// Foreign means that the server may belong to any user of the host; see ConnOptions.Foreign.
 	Foreign bool

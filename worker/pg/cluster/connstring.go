@@ -150,8 +150,8 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// parseProblem returns the problem of connection settings. The text of the error of pgx also has all settings, with further ones that this
-// package adds.
+// parseProblem returns the cause in an error about connection settings. It leaves out the settings, which the text of pgx's
+// error repeats together with those that this package adds.
 func parseProblem(err error) string {
 	text := err.Error()
 	var parse *pgconn.ParseConfigError

@@ -113,10 +113,10 @@ func (c *Conn) dialFallback(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// fallBack opens the fallback connection after the server has refused an ordinary session for lack of a slot. Meanwhile
-// it tries again to open an ordinary session. When that succeeds, the ordinary session replaces the fallback connection,
-// and fallBack returns when the ordinary session has ended. It also returns when the fallback connection breaks, or when
-// the server refuses an ordinary session for another reason.
+// fallBack opens the fallback connection after the server has refused an ordinary session for lack of a slot. Meanwhile it
+// tries again to open an ordinary session. When that succeeds, the ordinary session replaces the fallback connection, and
+// fallBack returns when the ordinary session has ended. It also returns if the fallback connection fails or breaks, if the
+// server refuses an ordinary session for another reason, or if ctx ends.
 func (c *Conn) fallBack(ctx context.Context, refused error) (lasted time.Duration, err error) {
 	conn, err := c.dialFallback(ctx)
 	if err != nil {

@@ -24,13 +24,14 @@ type Member struct {
 	Denied error
 }
 
-// Contains returns the identity of a process of the server, by its pid in the server's PID namespace. The process must
-// be a child of the postmaster, with the same executable and the same rights. Call Contains before the permission check
-// and give the identity to the capture. Then both apply to this process and this program, and never to a later process
-// with the same pid or to another program that the process executes. The caller must release the identity.
+// Contains returns the identity of a process of the server, by its pid in the server's PID namespace. The process must be a
+// child of the postmaster, with the same executable and the same rights as the postmaster. Call Contains before the
+// permission check and give the identity to the capture. Then check and capture apply to this process and this program, and
+// never to a later process with the same pid or to another program that the process executes. The caller must release the
+// identity.
 //
-// The error is ErrPostmaster, process.ErrNotPermitted for a process with the postmaster's executable and other rights,
-// or ErrNotMember for all other numbers.
+// The error is ErrPostmaster, process.ErrNotPermitted for a process with the postmaster's executable but other rights than
+// the postmaster's, or ErrNotMember for all other numbers.
 func (c Cluster) Contains(pid int) (process.Target, error) {
 	local := c.Local(pid)
 	if local == c.PostmasterPID {
@@ -99,9 +100,9 @@ func (c Cluster) Postmaster() (process.Target, error) {
 	return process.Target{PID: c.PostmasterPID, StartTime: c.PostmasterStart, UID: c.UID, Rights: &rights}, err
 }
 
-// Members lists the server's processes, without the postmaster, in ascending order of process id. Processes may start
-// and end meanwhile. A process with the postmaster's executable and other rights is listed too: see Member.Denied. The
-// errors are ErrNotRunning, those of Rights, and those of a read of /proc.
+// Members lists the server's processes, without the postmaster, in ascending order of process id. Processes may start and end
+// meanwhile. A process with the postmaster's executable but other rights is listed too: see Member.Denied. The errors are
+// ErrNotRunning, those of Rights, and those of a read of /proc.
 func (c Cluster) Members() ([]Member, error) {
 	if !c.Alive() {
 		return nil, fmt.Errorf("%s: %w", c.DataDir, ErrNotRunning)

@@ -82,8 +82,8 @@ func pooled(ctx context.Context, config *pgx.ConnConfig, err error) error {
 	return err
 }
 
-// checkPooler returns a PoolerError if the backend pid of the startup differs from the pid of the process that
-// answers queries.
+// checkPooler returns a PoolerError if the pid that the server sent at login is not the pid of the process that answers
+// queries.
 func checkPooler(ctx context.Context, conn *pgx.Conn, server *Cluster) error {
 	var pid uint32
 	if err := ask(ctx, conn, "SELECT pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {

@@ -51,7 +51,7 @@ func (p *Program) Variables(names ...string) (map[string]uint64, error) {
 	return found, nil
 }
 
-// Open opens the program's file, also if it was deleted or replaced since. The caller closes it.
+// Open opens the program's file, even if it was deleted or replaced after the process mapped it. The caller closes it.
 func (p *Program) Open() (*os.File, error) { return p.loaded.OpenFile() }
 
 // Offset returns the position in the program's file of the code of an exported function. It returns false if the

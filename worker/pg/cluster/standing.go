@@ -42,9 +42,9 @@ func (c *Conn) stand(s *standing) {
 	}
 }
 
-// acquire returns the session for exclusive use. It waits for a session that is likely to come soon. Otherwise it
-// returns ErrNoServer with the reason, or the context's error if the session was in use all the time. ordinary means that the
-// caller cannot use the fallback connection.
+// acquire returns the session for exclusive use. If a new session is likely to come soon, it waits for it. Otherwise it
+// returns ErrNoServer with the reason. If the session was in use until ctx ended, it returns the context's error. ordinary
+// means that the caller cannot use the fallback connection.
 func (c *Conn) acquire(ctx context.Context, ordinary bool) (*session, error) {
 	for {
 		s := c.standing.Load()

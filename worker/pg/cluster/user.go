@@ -34,7 +34,7 @@ type Privileges struct {
 // kernel.perf_event_paranoid is above 2. Programs that it executes later gain none (empty bounding set, no_new_privs).
 // All of this holds for every thread.
 //
-// The parameter also lists further capabilities to keep, if the process has them.
+// The capabilities in the parameter named also are kept too, if the process has them.
 //
 // Call BecomeServerUser once and early, before files are created and before a connection string is parsed. The defaults
 // for user name, password file and service file then are in the new user's home directory, except for environment

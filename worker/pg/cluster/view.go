@@ -10,7 +10,7 @@ type ProcView struct {
 	// Hides means that the server may not see the worker: its /proc has the option hidepid (which ProtectProc= of a
 	// systemd unit sets), is missing, or cannot be examined.
 	Hides bool
-	// Reason is the cause, for a message.
+	// Reason says why Hides is set, for a message.
 	Reason string
 }
 

@@ -1,17 +1,17 @@
 package layout
 
-// Locks has the places that a reader of lock waits needs: in bytes, on 64-bit machines. The names are those of the C
-// fields, after their structure.
+// Locks has the offsets and sizes that a reader of lock waits needs: in bytes, on 64-bit machines. Each name is the
+// structure's, followed by the C field's.
 type Locks struct {
 	// PROC_HDR and PGPROC (proc.h). ProcWaitLink is the node of the process in the queue of the lock that it waits for.
 	HdrAllProcs, HdrCount                                                    int
 	ProcSize, ProcPID, ProcWaitEvent, ProcWaitLink, ProcXid, ProcLxid        int
 	ProcWaitLock, ProcWaitProcLock, ProcWaitLockMode, ProcWaitStart          int
 	ProcWaitLSN, ProcSyncRepState, ProcSyncRepLinks, ProcLeader, ProcMyLocks int
-	// ProcFastBits and ProcFastRelations have the relation locks that a process takes without the lock table (the fast path):
-	// FastBits bits of modes for each slot, from the mode FastFirst on, and the relation's oid. A group has FastSlots slots. If
-	// FastGroups is empty, PGPROC has one group. Otherwise it has two pointers, and the server's variable FastGroups has the number
-	// of groups.
+	// ProcFastBits and ProcFastRelations have the relation locks that a process has without an entry in the lock table
+	// (the fast path). Each slot has FastBits bits, for the modes from FastFirst on, and the relation's oid. A group has
+	// FastSlots slots. If FastGroups is empty, PGPROC has one group. Otherwise PGPROC has two pointers to several groups,
+	// and the server's variable that FastGroups names has their number.
 	ProcDatabase, ProcFastBits, ProcFastRelations int
 	FastSlots, FastBits, FastFirst                int
 	FastGroups                                    string
@@ -56,7 +56,7 @@ type Locks struct {
 	SyncConfigSize, SyncConfigCount, SyncConfigMethod                                                  int
 }
 
-// LocksOf returns the places of a major version. It returns false if the version or one of its places is not known.
+// LocksOf returns the offsets of a major version. It returns false if the version or one of its offsets is not known.
 func LocksOf(major int) (Locks, bool) {
 	l, ok := Of(major)
 	if !ok {

@@ -1,8 +1,8 @@
 package layout
 
-// Replication has the places that a reader of WAL positions needs: in bytes, on 64-bit machines. The positions of xlog.c and
-// xlogrecovery.c come from private structures of the sources of 14.5, 15.18, 16.2, 17.2 and 18.6. The positions of 19 are not
-// proven, so ReplicationOf returns false.
+// Replication has the offsets that a reader of WAL positions needs: in bytes, on 64-bit machines. The offsets in xlog.c and
+// xlogrecovery.c come from private structures in the sources of 14.5, 15.18, 16.2, 17.2 and 18.6. Those of 19 are not
+// verified, so ReplicationOf returns false for 19.
 type Replication struct {
 	// XLogCtlData (xlog.c): SharedRecoveryState, and its value after the end of recovery (StateDone). Flushed is the
 	// position up to which WAL is on disk.
@@ -21,7 +21,7 @@ type Replication struct {
 	StatsSize int
 }
 
-// ReplicationOf returns the places of a major version. It returns false if one of them is not known.
+// ReplicationOf returns the offsets of a major version. It returns false if one of them is not known.
 func ReplicationOf(major int) (Replication, bool) {
 	r := Replication{
 		State: 324, StateDone: 2, Flushed: 280, ReplayIn: "XLOG Recovery Ctl", Replayed: 32, Pause: 80, IsPause: 2, Received: 48,

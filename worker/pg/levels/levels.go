@@ -37,7 +37,7 @@ type Code struct {
 	Offset uint64
 }
 
-// Frame is a live frame of the stack.
+// Frame is a frame of the stack whose function has not returned.
 type Frame struct {
 	// Index is the number by which the caller of Read identifies the frame.
 	Index int
@@ -96,8 +96,8 @@ type Process struct {
 	server *Server
 	layout *layout
 	bias   uint64
-	// plpgsqlAt and spiAt are the addresses of plpgsql_exec_error_callback and _SPI_error_callback. They are 0 before
-	// the first level with that callback.
+	// plpgsqlAt and spiAt are the addresses of plpgsql_exec_error_callback and _SPI_error_callback. They are 0 until the
+	// first level with that callback has been read.
 	plpgsqlAt, spiAt atomic.Uint64
 }
 
@@ -119,9 +119,9 @@ type ExtraReads struct {
 	Counters  []Counter
 }
 
-// Counter is a 32-bit number, Offset bytes after the target of the pointer at Address. The process increments the
-// number before and after it changes its entry in pg_stat_activity, for example at the begin of a statement. So the
-// number is odd during a change.
+// Counter is a 32-bit number, Offset bytes after the target of the pointer at Address. The process increments the number
+// before and after it changes its entry in pg_stat_activity, for example at the start of a statement. So the number is odd
+// during a change.
 type Counter struct {
 	Address uint64
 	Offset  int
@@ -264,7 +264,7 @@ func (r *reader) query() (string, bool) {
 	return r.text(r.in.Frozen, p, MaxQuery)
 }
 
-// levels follows error_context_stack. Each node must be in a live frame, further out than the previous node.
+// levels follows error_context_stack. Each node must be in a frame of Input.Frames, further out than the previous node.
 func (r *reader) levels() []Placed {
 	node, ok := r.word(r.bias + r.server.list)
 	var out []Placed

@@ -57,7 +57,7 @@ var lockTexts = [...]string{
 	`while checking exclusion constraint on tuple (%d,%d) in relation "%s"`,
 }
 
-// relation reads the name of a relation in use. The copy of its pg_class row must have the relation's oid.
+// relation reads the name of a relation in use. The process's copy of the pg_class row must have the relation's oid.
 func (r *reader) relation(relation uint64) (string, bool) {
 	class, ok1 := r.word(relation + relationClass)
 	id, ok2 := r.number(relation + relationID)

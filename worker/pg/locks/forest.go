@@ -43,10 +43,9 @@ type forest struct {
 // maxNodes bounds the number of repeated nodes (Node.Repeated) in a forest.
 const maxNodes = 1 << 14
 
-// Forest returns the waits of a moment as trees, without waits for lightweight locks. Trees with more nodes come first.
-// A process is below each blocker that holds the lock. If no blocker holds the lock, the process is below the first
-// blocker in the queue. If a forest has too many repeated nodes (Node.Repeated), further ones are left out.
-// Wait.Blockers has all blockers.
+// Forest returns the waits of m as trees, without waits for lightweight locks. Trees with more nodes come first. A process is
+// below each blocker that holds the lock. If no blocker holds the lock, the process is below the first blocker in the queue.
+// If a forest has too many repeated nodes (Node.Repeated), further ones are left out. Wait.Blockers has all blockers.
 func (m *Moment) Forest() []*Node {
 	f := &forest{
 		nodes: make(map[key]*Node), above: make(map[key][]key), below: make(map[key][]key), visited: make(map[key]bool),

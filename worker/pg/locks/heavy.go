@@ -77,7 +77,8 @@ func isReason(err error) bool {
 	return errors.Is(err, errChanged) || errors.Is(err, errRefused) || errors.Is(err, errTooLong)
 }
 
-// markAll adds the waits for a lock that could not be read. They have the reason, and no blockers.
+// markAll adds the waits for a lock that could not be read, except for processes in listed. They get the reason, and no
+// blockers.
 func (r *Reader) markAll(m *Moment, waiters []*proc, reason error, listed map[int]bool) {
 	for _, p := range waiters {
 		if listed[p.index] {
@@ -337,8 +338,8 @@ func (w *walk) queue(lock []byte) (order []int, err error) {
 	return order, nil
 }
 
-// secondRead reads the processes, and everything of the lock again. If anything that was read before differs, the error
-// is errChanged.
+// secondRead reads the involved processes, and again all memory that this walk has read. If any of this memory differs, the
+// error is errChanged.
 func (w *walk) secondRead(involved map[int]bool) (map[int]proc, error) {
 	indexes := make([]int, 0, len(involved))
 	for i := range involved {
@@ -414,7 +415,7 @@ func (w *walk) prove(c *lockCopy, lock []byte, kind int, byLink map[uint64]int, 
 
 // row returns the lock of the row that a process wants to change or lock, and that another transaction has changed. The
 // process holds this lock only while it waits for the transaction (heap_acquire_tuplock in heapam.c). row returns nil if
-// there is no such lock, or more than one, or if the process has too many locks.
+// there is no such lock, or more than one, if the process has too many locks, or after too many calls for one moment.
 func (r *Reader) row(p *proc) (row *Tag) {
 	const mostRows = 256 // in one moment
 	if r.rows++; r.rows > mostRows {

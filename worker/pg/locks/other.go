@@ -48,7 +48,7 @@ func (r *Reader) other(m *Moment, p *proc) {
 	m.Waits = append(m.Waits, w)
 }
 
-// safeSnapshot returns the processes with the transactions that pg_safe_snapshot_blocking_pids returns.
+// safeSnapshot returns the same processes as pg_safe_snapshot_blocking_pids, with their transactions.
 func (r *Reader) safeSnapshot(p *proc) ([]Blocker, string) {
 	for range tries {
 		first, ok1 := r.unsafe(p.pid)
@@ -156,8 +156,8 @@ const (
 	stateStopping  = 4
 )
 
-// sender is a process that sends WAL to a synchronous standby. lag is the WAL up to the end of the commit that the standby has not
-// confirmed, in bytes.
+// sender is a process that sends WAL to a synchronous standby. lag is how many bytes of WAL the standby has not yet
+// confirmed, up to the end of the commit.
 type sender struct{ pid, priority, lag int }
 
 // standbys returns the processes that send WAL to the synchronous standbys which have not confirmed a commit. With a
