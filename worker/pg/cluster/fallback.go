@@ -68,7 +68,7 @@ func CheckFallback(fallback, text string) error {
 	return err
 }
 
-// replicates removes the setting replication. It returns an error for a value other than "database".
+// replicates removes the setting replication. It returns an error if the setting has a value other than "database".
 func (s settings) replicates() error {
 	if v := s["replication"]; v != "" && !strings.EqualFold(v, "database") {
 		return connError("connection option replication must be database, not %q", v)

@@ -67,7 +67,7 @@ func (c *Conn) acquire(ctx context.Context, ordinary bool) (*session, error) {
 }
 
 // change waits until another standing has replaced this one. It returns false if that does not happen until the time
-// promising, or until ctx ends.
+// promising (for a lost session: within patience), or until ctx ends.
 func (s *standing) change(ctx context.Context) bool {
 	left := time.Until(s.promising)
 	if s.session != nil {

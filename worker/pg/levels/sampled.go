@@ -19,12 +19,12 @@ const (
 // sampled reads the PL/pgSQL levels of a process that ran on after its stack was copied.
 //
 // The head of the list was not read at the moment at which the stack was copied, even if it was the same before and after.
-// Three checks make up for that. First, the process may have pushed nodes onto the list in between. One of these nodes on
-// the stack points to the head: then sampled returns no level (see deeper). Second, a function may not yet have pushed its
-// node, and its frame may have an old node of another function. So the function must have called more than the function that
-// prepares the node (see begun). Third, the functions and statements to which the nodes point must still exist. They exist
-// for the whole session, except those of a DO block. These exist as long as the statement, if the block is the outermost
-// function. The statement is the same if Counter was the same before and after.
+// Three checks make up for that. First, the process may have pushed nodes onto the list in between. One of these nodes on the
+// stack points to the head: then sampled returns no level (see deeper). Second, a function may not yet have pushed its node,
+// and its frame may have an old node of another function. So the function must have got beyond its first call, which prepares
+// the node (see begun). Third, the functions and statements to which the nodes point must still exist. They exist for the
+// whole session, except those of a DO block. These exist as long as the statement, if the block is the outermost function.
+// The statement is the same if Counter was the same before and after.
 //
 // If in doubt, sampled returns no level at all. It reads no other kinds of levels, because their texts change or move.
 func (r *reader) sampled() (out []Placed, missing string) {

@@ -74,7 +74,7 @@ func OpenNames(program *cluster.Program, major, postmaster int, dataDir string) 
 }
 
 // Names returns the names of relations of a database by their oids. A relation whose name is not certain is missing: for
-// example, a transaction that has not ended renames it. Names of the last 10 seconds are not read again.
+// example, a transaction that has not ended renames it. A name that was read in the last 10 seconds is not read again.
 func (r *NameReader) Names(database uint32, relations []uint32) map[uint32]string {
 	now := time.Now()
 	names := make(map[uint32]string, len(relations))
@@ -273,7 +273,7 @@ func addNames(page []byte, wanted map[uint32][]string) error {
 }
 
 // isDead reports whether a version of a row is known to be invalid: its insertion was rolled back, or its deletion has
-// committed. The flags have what earlier readers of the row have found out.
+// committed. It uses the flags in which backends that read the row earlier have recorded this.
 func isDead(tuple []byte) bool {
 	l := &layout.Pages
 	mask := page16(tuple, l.TupleInfomask)

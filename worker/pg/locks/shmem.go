@@ -123,8 +123,8 @@ func text(b []byte) string {
 	return string(b[:i])
 }
 
-// gid returns the identifier of a prepared transaction. It is empty if the server's table does not have the same
-// transaction at the same process.
+// gid returns the identifier of the prepared transaction xid, whose PGPROC is at the position proc. It is empty if the
+// server's table does not have this transaction with this PGPROC.
 func (r *Reader) gid(proc int, xid uint32) string {
 	name, ok := r.gids[proc]
 	if !ok {

@@ -52,8 +52,8 @@ type Wait struct {
 	// Since is the start of the wait, by the server's clock; zero if it is not known.
 	Since    time.Time `json:"since,omitzero"`
 	Blockers []Blocker `json:"blockers"`
-	// Candidates are the ids of processes, one of which may hold the buffer pin; see pins.go. Page is the relation whose lock they
-	// share with the process that waits; nil: it is not known.
+	// Candidates are the ids of processes, one of which may hold the buffer pin; see pins.go. Page is the relation on
+	// which the candidates and the waiting process have locks; nil: it is not known.
 	Candidates []int `json:"candidates,omitempty"`
 	Page       *Tag  `json:"page,omitempty"`
 	// Omitted counts blockers that are not in Blockers, because a moment has too many of them.
@@ -82,7 +82,7 @@ type Blocker struct {
 	// XID and GID are those of a prepared transaction. GID is empty if it could not be read.
 	XID uint32 `json:"xid,omitempty"`
 	GID string `json:"gid,omitempty"`
-	// Behind is the WAL that a synchronous standby has not confirmed, up to the end of the commit that waits, in bytes.
+	// Behind is how many bytes of WAL, up to the end of the waiting commit, a synchronous standby has not confirmed.
 	Behind uint64 `json:"behind_bytes,omitempty"`
 }
 

@@ -161,8 +161,8 @@ func (w *walk) generationBlocks(set uint64, h *header, c *Context) bool {
 	return ok && sum == h.allocated
 }
 
-// bumpBlocks reads the blocks of a Bump. As in the view, the total does not include the header of a Bump. A Bump has no
-// free chunks.
+// bumpBlocks reads the blocks of a Bump. As in pg_backend_memory_contexts, the total does not include the header of a Bump. A
+// Bump has no free chunks.
 func (w *walk) bumpBlocks(set uint64, h *header, c *Context) bool {
 	c.Total, c.Blocks, c.Free, c.FreeChunks = 0, 0, 0, 0
 	l, sizes := &w.layout.BumpBlock, &w.layout.BumpContext
@@ -203,7 +203,7 @@ func (w *walk) number(addr uint64) (uint64, bool) {
 	return uint64(max(v, 0)), ok && v >= 0
 }
 
-// slabBlocks reads the blocks of a Slab. As in the view, blocks that are kept empty are included in Total only.
+// slabBlocks reads the blocks of a Slab. As in pg_backend_memory_contexts, empty blocks are included in Total only.
 func (w *walk) slabBlocks(set uint64, h *header, c *Context) bool {
 	l := &w.layout.slabs
 	if w.server.checked {

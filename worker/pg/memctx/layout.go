@@ -2,7 +2,7 @@ package memctx
 
 import "pg_stat_backtrace/worker/pg/layout"
 
-// offsets has what the walk reads of one major version: the structures of package layout, and what follows from them.
+// offsets has the offsets of one major version: those in package layout, and values that are derived from them.
 type offsets struct {
 	*layout.Layout
 

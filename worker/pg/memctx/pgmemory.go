@@ -77,8 +77,8 @@ const Unknown = -1
 
 // Context is a memory context.
 type Context struct {
-	// Name and Ident are as in the view: the context of a hash table has the table's name. Ident has at most 1,023
-	// bytes.
+	// Name and Ident are as in pg_backend_memory_contexts: the context of a hash table has the table's name. Ident has at
+	// most 1,023 bytes.
 	Name, Ident string
 	// Type is AllocSet, Generation, Slab or Bump.
 	Type string
@@ -110,8 +110,8 @@ type Tree struct {
 	Consistent bool
 	// Attempts is how often the tree was read.
 	Attempts int
-	// Broken counts links that did not lead back and figures that contradict each other. Changed counts the pages that
-	// changed between the two readings.
+	// Broken counts links without a matching link back, and figures that contradict each other. Changed counts the pages
+	// that changed between the two readings.
 	Broken, Changed int
 	// Missing counts the contexts whose children were not all found, because their links changed during the reading. Such
 	// children, and all below them, are not in Contexts.
@@ -180,8 +180,8 @@ func (t *Tree) Deeper() (n int) {
 	return n
 }
 
-// Path returns the numbers of a context's ancestors and its own number, as in the view from 18 on. TopMemoryContext has
-// the number 1 and comes first.
+// Path returns the numbers of a context's ancestors and its own number, as pg_backend_memory_contexts does from 18 on.
+// TopMemoryContext has the number 1 and comes first.
 func (t *Tree) Path(i int) []int {
 	var path []int
 	for ; i >= 0; i = t.Contexts[i].Parent {

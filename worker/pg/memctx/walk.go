@@ -115,8 +115,8 @@ func (w *walk) kind(tag uint32) string {
 	return ""
 }
 
-// contexts reads all contexts, level by level, as the view of 18 numbers them. It returns false if there is no context
-// at the address top.
+// contexts reads all contexts, level by level, as pg_backend_memory_contexts numbers them in 18. It returns false if there is
+// no context at the address top.
 func (w *walk) contexts(top uint64) bool {
 	h, ok := w.header(top)
 	if !ok || h.parent != 0 {
@@ -209,7 +209,7 @@ func (w *walk) add(addr uint64, h *header, parent int) {
 	w.tree.Contexts = append(w.tree.Contexts, c)
 }
 
-// label reads the name and the identifier. As in the view, a hash table has its identifier as its name.
+// label reads the name and the identifier. As in pg_backend_memory_contexts, a hash table has its identifier as its name.
 func (w *walk) label(h *header) (name, ident string) {
 	raw, _, ok := w.pages.text(h.name, maxName)
 	if !ok && !w.pages.full {

@@ -94,7 +94,7 @@ func passesItself(words []uint32, target, field uint32) bool {
 	return false
 }
 
-// directA64 returns the function that a frame calls directly (bl). is is false if the frame makes no such call.
+// directA64 returns the function that a frame calls directly (bl), or false if the frame makes no such call.
 func (r *reader) directA64(f Frame) (target uint64, is bool) {
 	var c [a64Length]byte
 	at := f.PC - a64Length
@@ -104,7 +104,7 @@ func (r *reader) directA64(f Frame) (target uint64, is bool) {
 	return branchTargetA64(at, binary.LittleEndian.Uint32(c[:]))
 }
 
-// branchTargetA64 returns the address to which the instruction at an address branches, if it is a bl.
+// branchTargetA64 returns the address to which the instruction w, at an address, branches, and whether w is a bl.
 func branchTargetA64(at uint64, w uint32) (target uint64, is bool) {
 	const unused = 6
 	distance := int64(int32(w<<unused)>>unused) * a64Length // signed, of 26 bits

@@ -42,8 +42,8 @@ type Frame struct {
 // Range is a range of addresses. End is exclusive.
 type Range struct{ Start, End uint64 }
 
-// Stack is a copied stack. The field Functions has the addresses of those functions in the list of the function
-// Functions that the server exports.
+// Stack is a copied stack. Its field Functions has, by name, the addresses of the functions that the function Functions
+// lists, as far as the server exports them.
 type Stack struct {
 	Major     int
 	Frames    []Frame // innermost first
@@ -72,8 +72,8 @@ const (
 	evalPlanQual     = "EvalPlanQual"
 	evalPlanQualNext = "EvalPlanQualNext"
 	multiExec        = "MultiExec"
-	// execScan is the function to which the functions of most scans jump. Without call frame information a frame in it would be
-	// in an unknown function.
+	// execScan is the function to which the functions of most scans jump. Without its address, and without call frame
+	// information, a frame in it would be in an unknown function.
 	execScan = "ExecScan"
 )
 
@@ -81,7 +81,7 @@ const (
 type Level struct {
 	Source string // the text of the query that contains the statement, "" if unknown
 	Top    *Node  // nil if the plan is left out; see Reason
-	// Reason says why the plan is left out, or why no node is marked.
+	// Reason says why the plan is left out, or why no node is marked as Running.
 	Reason string
 	// LeftOut is the number of statements that were left out here, and for which this level stands; 0 for a statement
 	// that was read.

@@ -99,7 +99,7 @@ func (n *Node) lines() []string {
 	return out
 }
 
-// parallel reports whether several processes share the node's scan. It does not need the property ParallelAware.
+// parallel reports whether several processes share the node's scan, even if the property ParallelAware is missing.
 func (n *Node) parallel() bool { return n.shared }
 
 // part returns "2,435 of 5,000 (48.7 %)".

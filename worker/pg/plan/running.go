@@ -144,8 +144,8 @@ func (r *reader) mayCall(l *Level, current *Node, k int, seen bool, functions ma
 		slices.ContainsFunc(r.speculatedCalls(k), func(s speculated) bool { return s.isCall(r.stack.Frames[k].PC) })
 }
 
-// calledMay reports whether frame k calls one of the functions directly, or the address in a register that was loaded from
-// PlanState.ExecProcNode just before. On aarch64, callsNode recognises all calls by a register.
+// calledMay reports whether frame k calls one of the functions directly, or calls the address in a register that was loaded
+// from PlanState.ExecProcNode just before. On aarch64 it checks only direct calls, because callsNode recognises all others.
 func (r *reader) calledMay(k int, functions map[uint64]bool) bool {
 	const direct, before, moveLength = 5, 64, 4
 	f := r.stack.Frames[k]
@@ -306,8 +306,8 @@ func (r *reader) ofFunction(l *Level, nodes []*Node, k int) []*Node {
 	return nodes
 }
 
-// start returns the address of the function that runs in frame k, 0 if it is not known. In programs without call frame
-// information these are functions of nodes of the level, as far as their code proves it.
+// start returns the address of the function that runs in frame k, 0 if it is not known. On aarch64 without call frame
+// information, it finds only functions of the level's nodes, and only if their code proves that they contain the frame's PC.
 func (r *reader) start(l *Level, k int) uint64 {
 	f := &r.stack.Frames[k]
 	if f.Start != 0 || f.Exact || !r.stack.A64 {

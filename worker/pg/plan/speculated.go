@@ -168,7 +168,7 @@ func (s *speculated) directly(c *code, at uint64, base x86asm.Reg) {
 	s.body = true
 }
 
-// jump returns the address to which a function jumps that only sets arguments before; 0 for other functions.
+// jump returns the address to which a function jumps after it has only set arguments; 0 for other functions.
 func (c *code) jump(function uint64) uint64 {
 	const most = 6
 	at := function

@@ -11,7 +11,7 @@ import (
 // State is the state of a session, as in pg_stat_activity.
 type State int
 
-// The states. Other stands for a session that starts, and for a server with track_activities off.
+// The states. Other stands for a session that is starting, and for a server with track_activities off.
 const (
 	Other State = iota
 	Idle

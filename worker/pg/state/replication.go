@@ -43,7 +43,7 @@ type Sender struct {
 func (p *Positions) ReplayLag() uint64 { return behind(p.End, p.Replayed) }
 
 // SenderLag returns the bytes of WAL on the server's disk that the slowest receiver has not confirmed as flushed. For a
-// receiver that has confirmed nothing yet, it takes the WAL that was not sent. The result is 0 without receivers.
+// receiver that has confirmed nothing yet, it counts the WAL that was not sent. The result is 0 without receivers.
 func (p *Positions) SenderLag() (most uint64) {
 	for i := range p.Senders {
 		at := p.Senders[i].Flush
@@ -66,9 +66,9 @@ func behind(end, at uint64) uint64 {
 	return end - at
 }
 
-// Positions reads the positions of WAL. database reports whether a sender is connected to a database, which makes it
-// Logical. It is called only for 14 and 15, whose table of senders does not show this. The readers must belong to the
-// same run of the server.
+// Positions reads the positions of WAL. database reports whether a sender is connected to a database, which makes it Logical.
+// Positions calls database only for 14 and 15, whose table of senders does not show this. Both readers, r and l, must belong
+// to the same run of the server.
 func (r *Reader) Positions(l *locks.Reader, database func(pid int) bool) (p Positions, err error) {
 	places, ok := layout.ReplicationOf(r.server.Cluster.Version)
 	if !ok || l == nil {

@@ -244,10 +244,10 @@ func (r *Reader) procWord(i, offset int) uint64 {
 	return binary.NativeEndian.Uint64(r.procs[i*r.server.Target.Layout.ProcSize+offset:])
 }
 
-// find returns the entries of the children. The server does not export the address of the array of entries, but the
-// pointer of each process to its own entry. The memory between two such pointers consists of entries too. So find reads
-// only the pointers of those processes whose entries it has not found there. denied is the error if the kernel forbids
-// this for a process.
+// find returns the entries of the children. The server does not export the address of the array of entries, but the pointer
+// of each process to its own entry. The memory between two such pointers consists of entries too. So find reads only the
+// pointers of those processes whose entries it has not found there. denied is the error if the kernel forbids find to read
+// the pointer of a process.
 func (r *Reader) find(children []int) (found []entry, denied error) {
 	asked := make(map[int]bool)
 	serverPIDs := make(map[int]int, len(children))
