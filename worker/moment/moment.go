@@ -11,7 +11,7 @@ import "time"
 
 // Moment is the state of all processes of a server at one time.
 type Moment struct {
-	// Time is when the read of the server began, and DelayMicroseconds how long the read took.
+	// Time is when the server's processes began to be read, and DelayMicroseconds how long this took.
 	Time              time.Time `json:"time"`
 	DelayMicroseconds int64     `json:"delay_us"`
 	// Cluster is the data directory of the server, and Version its major version.
@@ -109,8 +109,8 @@ type Blocker struct {
 	// the lock, but is ahead of the waiting process in the lock's queue.
 	Held   string `json:"held,omitempty"`
 	Queued bool   `json:"queued,omitempty"`
-	// Behind is the WAL that a synchronous standby has not confirmed, up to the end of the commit that waits, in bytes. Then the
-	// blocker is the process that sends WAL to the standby. 0: the wait is not for a standby.
+	// Behind is how many bytes of WAL, up to the end of the waiting commit, a synchronous standby has not confirmed. The
+	// blocker is then the process that sends WAL to the standby. 0: the wait is not for a standby.
 	Behind uint64 `json:"behind_bytes,omitempty"`
 }
 

@@ -109,7 +109,7 @@ var compiled = sync.OnceValue(func() *table {
 	return t
 })
 
-// MatchPhrase returns the best phrase. It may be called by several goroutines at a time.
+// MatchPhrase returns the best phrase for a process. It may be called by several goroutines at a time.
 func MatchPhrase(in PhraseInput) Phrase { return compiled().match(in) }
 
 // mains are functions that only processes of one backend type run, with the type in the words of pg_stat_activity.

@@ -31,8 +31,8 @@ func (c *collector) counted() bool {
 	return true
 }
 
-// addRunning counts a stack of a process on a processor. If there is no room for another sample, it counts the stack in a joint
-// sample of the process and its state, without frames.
+// addRunning counts a stack that was taken while its process had a processor. If there is no room for another sample, it
+// counts the stack in a joint sample of the process and its state, without frames.
 func (c *collector) addRunning(key stackKey) {
 	if _, known := c.cpu[key]; !known && (key.thread == capture.TooManyStacks || !c.counted()) {
 		key.labels = c.joint(key.labels)
@@ -44,7 +44,8 @@ func (c *collector) addRunning(key stackKey) {
 	c.cpu[key]++
 }
 
-// joint returns the labels of the joint sample: one for all stacks of a process and a state for which there is no room.
+// joint returns the labels of a joint sample. It stands for all stacks of one process in one state that got no own sample for
+// lack of room.
 func (c *collector) joint(l labels) labels {
 	l.application, l.event = "", 0
 	l.query = c.wantedQuery(l.query)

@@ -79,7 +79,7 @@ func (c *collector) profile(ctx context.Context) *profile.Profile {
 	return b.profile
 }
 
-// completeNames calls Options.Names if no record contained the name of some database or user.
+// completeNames calls Options.Names, if it is set and no record contained the name of a sampled process's database or user.
 func (c *collector) completeNames(ctx context.Context) {
 	if c.options.Names == nil {
 		return

@@ -21,11 +21,11 @@ import (
 // Collect samples all processes of a server, also processes that start later, until Options.Duration or ctx ends.
 // Neither end is an error.
 //
-// The sample types are samples/count and, by mode, cpu/nanoseconds, offcpu/nanoseconds, or both and wall/nanoseconds.
-// Labels of a sample are pid, backend_type, database, user, application_name, query_id, wait_event_type, wait_event and
-// state, as in pg_stat_activity at the moment of the sample, off_cpu, phrase and, with Options.Texts, query. A BPF program reads
-// the first ones from the server's memory together with the stack. A label without a value is absent. If the process was changing
-// its entry in pg_stat_activity, state, query_id and application_name are absent.
+// The sample types are samples/count and, by mode, cpu/nanoseconds, offcpu/nanoseconds, or both and wall/nanoseconds. These
+// labels of a sample are as in pg_stat_activity at the moment of the sample: pid, backend_type, database, user,
+// application_name, query_id, wait_event_type, wait_event and state. A BPF program reads them from the server's memory
+// together with the stack. Further labels are off_cpu, phrase and, with Options.Texts, query. A label without a value is
+// absent. If the process was changing its entry in pg_stat_activity, state, query_id and application_name are absent.
 //
 // Errors wrap ErrOptions, ErrServerGone, ErrNoSamples, clusterbpf.ErrUnsupported, fs.ErrPermission (root, or CAP_BPF
 // and CAP_PERFMON, is needed), waits.ErrUnsupported (the version of the server is not known), or those of
@@ -59,7 +59,8 @@ const (
 	// quickly is the time between two fetches in the second after a stack has ended in code compiled at run time: the collector
 	// must read this code before the process frees the code.
 	quickly = 20 * time.Millisecond
-	// longWait is the age at which this process takes the stack of a wait if the BPF program has taken none at its begin.
+	// longWait is how long a wait must have lasted before this process takes its stack, if the BPF program took none when
+	// it began.
 	longWait = 50 * time.Millisecond
 	// stacksOff is the largest number of stacks of waits in a second, for all processes together.
 	stacksOff = 500
@@ -208,7 +209,8 @@ func ownTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// readTexts begins to collect the texts of statements with Options.Texts. If this fails, only the label LabelQuery is missing.
+// readTexts begins to collect the texts of statements if Options.Texts is set. If this fails, only the label LabelQuery is
+// missing.
 func (c *collector) readTexts() {
 	if !c.options.Texts {
 		return

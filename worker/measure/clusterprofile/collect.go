@@ -16,7 +16,7 @@ type profiledProcess struct {
 	pid       int
 	serverPID int    // the process id that the server sees; 0: not known
 	started   uint64 // ns since boot; 0: not known yet
-	// identity is the last identity in a record; known is false if there was none.
+	// identity is the identity in the latest record of the process; known is false if no record had one.
 	identity identity
 	known    bool
 	ended    bool
@@ -75,14 +75,15 @@ type waitTime struct {
 	stacks map[stackKey]*weight
 }
 
-// weight has the time and the number of the waits in which a stack was taken. The time of a waitTime is divided in proportion to
-// it. A wait counts as runnable if the process lost its processor without going to sleep.
+// weight has the time and the number of the waits in which a stack was taken. The time of a waitTime is divided among its
+// stacks in proportion to their weights. A wait counts as runnable if the process lost its processor without going to sleep.
 type weight struct {
 	time    [numParts]float64 // ns
 	samples [numParts]int
 }
 
-// processOf returns the process of a record. It makes a new profiledProcess if the process id belongs to another process now.
+// processOf returns the process of a record. It makes a new profiledProcess if the process id is new or belongs to another
+// process now.
 func (c *collector) processOf(pid int, started uint64) *profiledProcess {
 	p := c.byPID[pid]
 	if p != nil && started != 0 && p.started == 0 {

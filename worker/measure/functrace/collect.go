@@ -85,8 +85,8 @@ type stackKey struct {
 	arguments string
 }
 
-// maxKeys bounds the number of stackKeys. Beyond it, a hit with a new key is counted without its arguments, if this key exists, or
-// else is missing in the list of stacks.
+// maxKeys bounds the number of stackKeys. Beyond it, a hit with a new key is counted under its key without arguments, if that
+// key exists. Otherwise the hit is missing in the list of stacks.
 const maxKeys = 100_000
 
 // collector counts hits.
@@ -121,7 +121,8 @@ func (c *collector) title(p probe.Process) string {
 	return text
 }
 
-// verifyRights returns an error if a process that is traced by its id has executed a program with other rights.
+// verifyRights returns an error if the postmaster or a process in Options.PIDs has executed a program with rights other than
+// Options.Rights.
 func (c *collector) verifyRights() error {
 	o := &c.tracer.options
 	if o.Rights == nil {
@@ -157,7 +158,7 @@ func (c *collector) tick() error {
 }
 
 // take counts the hit h. If the callback each is not nil, take passes it an Event that describes the hit, and returns the
-// callback's error. A hit without a readable stack counts as unread, without a call.
+// callback's error. A hit without a readable stack counts as unread, and is not passed to each.
 func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
 	t := c.tracer
 	group := t.points[h.Probe].Group

@@ -107,8 +107,8 @@ type JSONTotals struct {
 	FormerNotes []string `json:"Notes"` //nolint:tagliatelle // the name of version 1.2
 }
 
-// jsonTotal has the figures of a function in a process. With PID 0 and returns, it has the durations of the function in all
-// processes.
+// jsonTotal has the figures of a function in a process. If PID is 0 and Returns is set, it has the durations of the function
+// in all processes.
 type jsonTotal struct {
 	Probe    string `json:"probe"`
 	Function string `json:"function"`

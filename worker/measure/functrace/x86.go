@@ -161,7 +161,8 @@ func (x *instruction) conditional() bool {
 	return x.code[0]&0xf0 == 0x70 || len(x.code) > 1 && x.code[0] == 0x0f && x.code[1]&0xf0 == 0x80
 }
 
-// ends reports whether some calls may not reach the next instruction, or may reach it with other values in registers.
+// ends reports whether some calls of the function may not reach the instruction after x, or may reach it with other values in
+// registers.
 func (x *instruction) ends() bool {
 	switch x.Op { //nolint:exhaustive // others go on to the next instruction
 	case x86asm.JMP, x86asm.RET, x86asm.CALL, x86asm.LOOP, x86asm.LOOPE, x86asm.LOOPNE, x86asm.JCXZ, x86asm.JECXZ,

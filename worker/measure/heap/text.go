@@ -16,8 +16,8 @@ func (r *Report) Title() string {
 	return fmt.Sprintf("process %d: allocations during %.1f s, allocator %s", r.PID, r.Elapsed.Seconds(), r.Allocator.Name)
 }
 
-// Summary returns lines with the sums: blocks that are live since the start, allocated blocks, freed blocks from before the start,
-// and the cost of the trace.
+// Summary returns lines with totals: blocks allocated since the trace began and not yet freed, all blocks allocated since
+// then, freed blocks that were allocated before the trace began, and the cost of the trace.
 func (r *Report) Summary() []string {
 	t, c := r.Total(), &r.Counters
 	older := "freed from before the start: "
@@ -44,8 +44,8 @@ func (r *Report) Summary() []string {
 	return list
 }
 
-// olderExact reports whether all blocks in Counters.Older are from before the start. It is false if the BPF programs had no room
-// for some allocations: they count the later free of such a block as older too.
+// olderExact reports whether all blocks in Counters.Older were allocated before the trace began. It is false if the BPF
+// programs had no room for some allocations: they count the later free of such a block as older too.
 func (r *Report) olderExact() bool { return r.Counters.Untracked+r.Counters.LostCalls == 0 }
 
 func perSecond(n uint64, d time.Duration) float64 {

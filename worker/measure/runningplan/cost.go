@@ -18,8 +18,8 @@ var errDear = errors.New("the comparison with EXPLAIN takes too much of the serv
 // cost measures the processor time of the calibration's two sessions.
 type cost struct {
 	share float64               // see Calibrator.Share
-	began map[int]time.Duration // processor time of each process at the start
-	used  time.Duration         // of both processes since the start
+	began map[int]time.Duration // processor time of each process when the calibration began
+	used  time.Duration         // of both processes since then
 	limit time.Duration         // of used
 	// The field processor is the function processorTime, and the field after is time.After. Tests replace both.
 	processor func(pid int) (time.Duration, error)

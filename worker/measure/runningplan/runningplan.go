@@ -242,7 +242,7 @@ func (t *text) process(p *Process, indent string) {
 	}
 }
 
-// source returns the begin of a statement's text as one line.
+// source returns the start of a statement's text as one line.
 func (t *text) source(s string) string {
 	runes := []rune(strings.Join(strings.Fields(s), " "))
 	switch {

@@ -12,7 +12,7 @@ import (
 // recordingLook is the time between two looks of Recording.Run.
 const recordingLook = 20 * time.Millisecond
 
-// StatementTexts collects the texts of statements while the caller looks. state.SessionLog does.
+// StatementTexts collects, at each call of Look, the texts of running statements. state.SessionLog is such a collection.
 type StatementTexts interface {
 	Look()
 	// Texts returns texts by query id.
@@ -43,17 +43,18 @@ func (s *Server) NewRecording(p waits.Provider, pid int, texts StatementTexts) (
 	}, nil
 }
 
-// Look takes the records over. The caller calls it every 20 ms or so: the kernel keeps a bounded number of them.
+// Look adds the provider's new records to the report. The caller calls it about every 20 ms, because the kernel keeps few of
+// them.
 func (r *Recording) Look() {
 	if r.texts != nil {
 		r.texts.Look()
 	}
-	// A process is known from its first wait on.
+	// The provider knows a process only from its first wait on, so try SetTraced again until it succeeds.
 	r.traced = r.traced || r.tracer.SetTraced(r.pid, true)
 	r.report.Add(r.tracer.Records())
 }
 
-// Run looks until the duration is over or ctx ends.
+// Run calls Look at intervals until the duration is over or ctx ends.
 func (r *Recording) Run(ctx context.Context, d time.Duration) {
 	end, tick := time.NewTimer(d), time.NewTicker(recordingLook)
 	defer end.Stop()
@@ -70,7 +71,7 @@ func (r *Recording) Run(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Text prints the waits until now by query.
+// Text prints the waits that were recorded until now, by query.
 func (r *Recording) Text(w io.Writer) error {
 	r.report.Add(r.tracer.Records())
 	snapshot, err := r.provider.Snapshot()

@@ -116,7 +116,7 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 	}
 }
 
-// span returns the indexes of the first and the last bucket that are not empty in all rows.
+// span returns the indexes of the first and the last bucket that are not empty in at least one row.
 func (r *Report) span() (from, to int) {
 	from = waits.Buckets - 1
 	for i := range r.Rows {

@@ -340,7 +340,7 @@ func (t *Timer) ResetAll() error {
 }
 
 // Restarted returns the reason why the figures began again from zero without a request, and the time at which they began. The
-// reason is empty if they did not begin again since ResetAll, and also if the Timer is busy for long.
+// reason is empty if they did not begin again since the last ResetAll, and also if the Timer is busy for long.
 func (t *Timer) Restarted() (reason string, since time.Time) {
 	done, err := t.gate.read()
 	if err != nil {
@@ -409,7 +409,7 @@ func (t *Timer) stepDown(share float64) {
 	t.check()
 }
 
-// busyTime returns the total busy time of the processors of this host since its start; false: not known.
+// busyTime returns the total busy time of the host's processors since the host was started; false: not known.
 func busyTime() (time.Duration, bool) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -205,8 +205,8 @@ func (r *NameReader) buffers(database, file uint32) (map[uint32][]byte, error) {
 	return pages, nil
 }
 
-// page copies a page until two copies are equal and the buffer still has the page. It returns nil if the buffer has
-// another page now.
+// page copies a page until two copies are equal and the buffer still has the page. It returns nil if the buffer has another
+// page now, and an error if no two copies were equal.
 func (r *NameReader) page(descriptor uint64, was []byte, addr uint64) ([]byte, error) {
 	const tries = 4
 	l := &layout.Pages
