@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Report holds the findings of all checks.
+// Report has the findings of all checks.
 type Report struct {
 	findings []finding
 }
@@ -102,7 +102,7 @@ type jsonFinding struct {
 	Result  string `json:"result"`
 	Subject string `json:"subject"`
 	Text    string `json:"text"`
-	// Remedy is what to do.
+	// Remedy says what the user can do; empty: nothing.
 	Remedy string `json:"remedy,omitempty"`
 }
 

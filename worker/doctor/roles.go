@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// roles reports which roles may call pg_get_backtrace. Without EXECUTE, the server refuses a call with its own message, which has no hint.
+// roles reports which roles may call pg_get_backtrace, because the server refuses calls of other roles with a message that
+// has no hint.
 func roles(ctx context.Context, conn *pgx.Conn, p *place) (finding, error) {
 	var granted []string
 	var schema string
@@ -24,7 +25,7 @@ func roles(ctx context.Context, conn *pgx.Conn, p *place) (finding, error) {
 	return grants(granted, schema, p), err
 }
 
-// grants words which roles may call the function.
+// grants returns the finding on the roles that may call the function.
 func grants(granted []string, schema string, p *place) finding {
 	const what, most = "roles", 5
 	prefix := ""

@@ -69,7 +69,7 @@ func allowed(c cluster.Cluster, info spool.Info) finding {
 	return finding{good, "rights", text, ""}
 }
 
-// hurrying warns if the worker may not raise its priority during a stop.
+// hurrying returns the finding on whether the worker may raise its priority during a stop; none if it has CAP_SYS_NICE.
 func hurrying(pid int) []finding {
 	status, err := process.ReadStatus(pid)
 	if err != nil || has(status, unix.CAP_SYS_NICE) {

@@ -36,7 +36,7 @@ type outcome struct {
 
 	pid   int
 	stack string
-	// phrase says what the process did, without names.
+	// phrase says what the process did, without names of objects.
 	phrase string
 	err    error
 }
@@ -67,8 +67,8 @@ func (s *Service) answerOne(ctx context.Context, c call) (a spool.Answer) {
 	return a
 }
 
-// journal writes a log line about a request for one process: the caller, and the pause and the number of frames or the
-// error.
+// journal writes a log line about a request for one process: the caller, and either the pause and the number of frames, or
+// the error.
 func (s *Service) journal(req spool.Request, o outcome, took time.Duration) {
 	s.log1(req, func(event *zerolog.Event) {
 		event.Int("pid", o.pid).Dur("took_ms", took)
@@ -84,8 +84,8 @@ func (s *Service) journal(req spool.Request, o outcome, took time.Duration) {
 	})
 }
 
-// capture checks the caller's permission, captures the process, and passes the trace to the callback render. It
-// identifies the process first. The capture fails if the stopped process is another process.
+// capture checks the caller's permission, captures the process, and passes the trace to the callback render. It identifies
+// the process first. The capture fails if the stopped process is not the identified process.
 func (s *Service) capture(
 	ctx context.Context, who authz.Caller, pid int, options capture.Options, render func(*backtrace.Trace),
 ) (captured, error) {

@@ -43,9 +43,9 @@ const (
 	verbSummary = "summary"
 )
 
-// answerMany answers about many processes with a row for each: pid, kind of process, engine, pause in microseconds,
-// depth, stack. After an error these are empty, and the level, SQLSTATE and message of the error follow (type
-// backtrace.answer in sql/).
+// answerMany answers about many processes with a row for each: pid, kind of process, engine, pause in microseconds, depth,
+// stack. If a capture failed, its row has empty values from engine on, and then the level, SQLSTATE and message of the error
+// (type backtrace.answer in sql/).
 func (s *Service) answerMany(ctx context.Context, r call) spool.Answer {
 	text := func(processes int) func(*backtrace.Trace) string { return manyText(r.Request, processes) }
 	return s.many(ctx, r, text, func(c cluster.Cluster, outcomes []outcome) [][]string {

@@ -111,9 +111,9 @@ func (b *bounds) answering(ctx context.Context, who authz.Caller, o capture.Opti
 	return done, nil
 }
 
-// charge takes the tokens that a request costs: one for each process that it names, and at least one. charge is called
-// before the worker does anything for the request, so requests that fail cost the same. It returns an error if the role
-// has too few tokens.
+// charge takes the tokens that a request costs: one for each process that it names, and at least one. Superusers pay none.
+// charge is called before the worker does anything for the request, so requests that fail cost the same. It returns an error
+// if the role has too few tokens.
 func (s *Service) charge(req spool.Request) error {
 	if req.Superuser {
 		return nil
@@ -121,7 +121,7 @@ func (s *Service) charge(req spool.Request) error {
 	return s.limiter.TakeAll(req.Caller, max(1, len(req.Targets)))
 }
 
-// chargeFrames takes one more token for each usualFrames frames of a stack.
+// chargeFrames takes one more token from a role for each usualFrames frames of a stack. Superusers pay none.
 func chargeFrames(l *limits.Limiter, who authz.Caller, depth int) {
 	if extra := depth / usualFrames; extra > 0 && !who.Superuser {
 		l.Charge(who.OID, float64(extra))

@@ -235,8 +235,8 @@ func (t *functionTrace) abandoned() bool {
 	return time.Since(t.polled) > traceAbandoned
 }
 
-// expire removes a trace that has ended, with its result, when it is abandoned. Until then it calls itself again every
-// expireEvery.
+// expire removes an ended trace with its result when the trace is abandoned. Until then it calls itself again every
+// expireEvery. It does nothing if the trace was replaced or fetched.
 func (f *functionTraces) expire(backend int, t *functionTrace) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -43,9 +43,9 @@ var (
 	errEnough    = errors.New("enough rows")
 )
 
-// answerHistory answers with a first row with a notice or "", and then a row for each session in each sweep of the
-// span. A sweep is one look of the recorder at all sessions. The setting history has the begin and the end of the span
-// in microseconds since 1970.
+// answerHistory answers with a first row with a notice or "", and then a row for each session in each sweep of the span. A
+// sweep is one look of the recorder at all sessions. The setting history has the start and the end of the span in
+// microseconds since 1970.
 func (s *Service) answerHistory(ctx context.Context, c call) spool.Answer {
 	return s.answerRecorded(ctx, c, s.historyRows)
 }

@@ -70,8 +70,9 @@ func (s *Service) captureQueued(
 	return s.take(ctx, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, target, options, printed)
 }
 
-// identify returns the process of a request. The error is process.ErrExited if the process has ended,
-// process.ErrRecycled if another process has its id, and errNoProcess if it is no process of the server.
+// identify returns the process of a request. The error is process.ErrExited if the process has ended, process.ErrRecycled if
+// another process has its id, and errNoProcess if it is no process of the server. The postmaster and processes with other
+// rights are refused with errors of their own.
 func identify(c cluster.Cluster, req queue.Request) (process.Target, error) {
 	target, err := c.Contains(req.PID)
 	switch {

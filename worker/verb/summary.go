@@ -22,8 +22,8 @@ var _ = register(Verb{
 	},
 })
 
-// summaryRows returns the rows of buckets: samples with equal properties, added up for equal lengths of time. The
-// setting history has the begin and the end of the span, and the length of a bucket, in microseconds.
+// summaryRows returns the rows of buckets: samples with equal properties, added up for equal lengths of time. The setting
+// history has the start and the end of the span, and the length of a bucket, in microseconds.
 func (s *Service) summaryRows(ctx context.Context, req spool.Request) ([][]string, error) {
 	text := req.Settings["history"]
 	times, last, _ := cutLast(text)
@@ -61,9 +61,9 @@ func cutLast(text string) (before, after string, found bool) {
 // sampleClass has the texts that must be equal for samples to be added up.
 type sampleClass struct{ kind, waitType, waitEvent, db, user string }
 
-// bucketKey has all properties that must be equal for samples to be added up. The field from is the begin of the
-// bucket, in microseconds. The field query is the query id, and the field class is the index of the texts in
-// buckets.classes. Keys without texts make the many look-ups cheaper.
+// bucketKey has all properties that must be equal for samples to be added up. The field from is the start of the bucket, in
+// microseconds. The field query is the query id, and the field class is the index of the texts in buckets.classes. Keys
+// without texts make the many look-ups cheaper.
 type bucketKey struct {
 	from, query int64
 	class       int
@@ -79,17 +79,17 @@ type bucketValue struct {
 // stackCount is the number of samples with the stack id.
 type stackCount struct{ id, samples int64 }
 
-// buckets adds up samples. The field largest is the maximum number of keys. If there are more, it leaves out the last
-// bucket, and all samples from the begin of this bucket on. If a single bucket has too many keys, its further samples
-// are added up by wait event only.
+// buckets adds up samples. The field largest is the maximum number of keys. If there are more, it leaves out the last bucket,
+// and all samples from the start of this bucket on. If a single bucket has too many keys, its further samples are added up by
+// wait event only.
 type buckets struct {
 	micros  int64
 	m       map[bucketKey]*bucketValue
 	classes []sampleClass
 	numbers map[sampleClass]int // indexes in classes
-	next    int64               // begin of the first bucket that is left out; 0: none
-	first   int64               // begin of the first bucket in m
-	last    int64               // begin of the last bucket in m
+	next    int64               // start of the first bucket that is left out; 0: none
+	first   int64               // start of the first bucket in m
+	last    int64               // start of the last bucket in m
 	merged  bool                // some samples were added up by wait event only
 	largest int
 }
@@ -102,8 +102,8 @@ func newBuckets(length time.Duration) *buckets {
 // mergedRows is the number of rows that are reserved for samples that are added up by wait event only.
 const mergedRows = 1000
 
-// begin returns the begin of the bucket of a time. A bucket begins at the start of the year 2000 (a Saturday) in UTC,
-// and the other buckets join it without gaps.
+// begin returns the start of the bucket that contains a time. One bucket starts with the year 2000 (a Saturday) in UTC, and
+// the other buckets join it without gaps.
 func (b *buckets) begin(at int64) int64 {
 	const epoch = 946_684_800_000_000
 	rest := (at - epoch) % b.micros
@@ -216,7 +216,7 @@ func (v *bucketValue) top() int64 {
 // maxStacksOfBucket bounds the stacks that are counted for each key.
 const maxStacksOfBucket = 100
 
-// makeRoom leaves out the last bucket, unless there is only one. coming is the begin of the bucket of the next sample.
+// makeRoom leaves out the last bucket, unless there is only one. coming is the start of the bucket of the next sample.
 func (b *buckets) makeRoom(coming int64) {
 	last := max(b.last, coming)
 	if min(b.first, coming) == last {

@@ -108,8 +108,8 @@ func (s *summaries) begin(b *bounds, req spool.Request, step summaryStep) (*summ
 	return t, nil
 }
 
-// find returns the summary of a request, and extends its life until the next request. It returns nil if the summary has
-// ended.
+// find returns the summary to which a request belongs, and lets it live until the next request is due. It returns nil if the
+// summary has ended.
 func (s *summaries) find(req spool.Request, step summaryStep) *summary {
 	s.mu.Lock()
 	defer s.mu.Unlock()

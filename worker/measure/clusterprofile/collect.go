@@ -247,8 +247,8 @@ func (c *collector) count(r *clusterbpf.Record, known bool) {
 // refresh reports whether p.space has mappings of the process itself. It reads them if needed.
 func (c *collector) refresh(p *profiledProcess) bool { return p.space != nil || c.readSpace(p) }
 
-// readSpace reads the mappings of a process into p.space. It returns false if they are unchanged, if the process has ended, if its
-// mappings cannot be read in time, or if there is no room for them.
+// readSpace reads the mappings of a process into p.space. It returns false if they are the same as in p.space, if the process
+// has ended, if its mappings cannot be read in time, or if there is no room for them.
 func (c *collector) readSpace(p *profiledProcess) bool {
 	if p.ended || p.space == nil && time.Since(p.read) < refreshAfter {
 		return false
