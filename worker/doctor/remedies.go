@@ -45,7 +45,7 @@ type place struct {
 	primary                   string // host and port of a standby's primary; empty: not known
 }
 
-// placeOf returns the place of a connection.
+// placeOf reads the facts about a connection.
 func placeOf(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (p place, err error) {
 	p = place{c: c, host: conn.Config().Host}
 	err = conn.QueryRow(ctx, `SELECT current_database(), pg_catalog.pg_is_in_recovery(),

@@ -12,8 +12,9 @@ import (
 const (
 	// maxStackBytes bounds the memory of the different stacks, in bytes.
 	maxStackBytes = 64 << 20
-	// maxSamples bounds the number of samples. A sample is a stack with its labels, and takes about 1 kB. In the pprof profile, a
-	// stack becomes two samples if the process has slept and has waited for a processor, as long as there is room.
+	// maxSamples bounds the number of samples. A sample is a stack with its labels, and takes about 1 kB. In the pprof
+	// profile, a stack becomes two samples if its process both slept and waited for a processor, as long as there is
+	// room.
 	maxSamples = 1 << 16
 	// maxSpaceBytes bounds the memory for mappings of processes whose mappings differ from the postmaster's, in bytes.
 	maxSpaceBytes = 24 << 20

@@ -338,7 +338,7 @@ func (c *collector) loop(ctx context.Context) error {
 	}
 }
 
-// expensive reports whether the BPF programs and the reads of sleepers take more than Options.CostLimit.
+// expensive reports whether the BPF programs, and reading the stacks of sleepers, take more than Options.CostLimit.
 func (c *collector) expensive() (bool, error) {
 	n, err := c.sampler.Counters()
 	c.summary.KernelTime = n.Time

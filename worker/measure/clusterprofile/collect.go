@@ -222,8 +222,8 @@ func (c *collector) memoryOf(r *clusterbpf.Record) []snapshot.Stack {
 	return memory
 }
 
-// refreshAfter is the least time between two reads of a process's mappings, which are needed if a stack does not fit the known
-// ones.
+// refreshAfter is the least time between two reads of a process's mappings. They are read again if the address of a stack is
+// in no known mapping.
 const refreshAfter = time.Second
 
 // count counts a stack for the summary.

@@ -136,8 +136,8 @@ type Summary struct {
 	// CPU and OffCPU are the times of all processes on and off processors. OffCPU is 0 in mode CPU. In modes OffCPU and Wall, BPF
 	// programs have measured both at each context switch. In mode CPU, CPU is an estimate: the number of samples times the period.
 	CPU, OffCPU time.Duration
-	// Time is the time of the profile after the filter. WithoutStack is the part of Time for which no stack was taken. The
-	// profile has one frame for this part.
+	// Time is the sum of the times of all samples that passed the filter. WithoutStack is the part of Time for which no
+	// stack was taken. The profile has one frame for this part.
 	Time, WithoutStack time.Duration
 	// KernelTime is an estimate of the processor time of the BPF programs, which is a part of the server's processor time.
 	KernelTime time.Duration

@@ -60,7 +60,8 @@ func (f *FunctionResult) Total() (sum probe.Figures) {
 	return sum
 }
 
-// ProcessResult has the figures of a function in a process. PID 0 has the figures of all processes for which there was no room.
+// ProcessResult has the figures of a function in a process. A result with PID 0 stands for all processes for which there was
+// no room.
 type ProcessResult struct {
 	probe.Figures
 

@@ -19,7 +19,7 @@ const (
 // SampleTypes returns the sample types in the order of their values.
 func SampleTypes() []string { return []string{AllocObjects, AllocSpace, InuseObjects, InuseSpace} }
 
-// Profile returns the report as a profile. The values InuseObjects and InuseSpace are the live blocks and bytes.
+// Profile returns the report as a profile. The values InuseObjects and InuseSpace are the blocks and bytes not freed yet.
 func (r *Report) Profile() *profile.Profile {
 	out := &profile.Profile{
 		SampleType: []*profile.ValueType{

@@ -107,7 +107,8 @@ func (r *Report) Notes() (list []string) {
 	return list
 }
 
-// maxBlocks returns the number of live blocks. If blocks are left out, it equals the limit.
+// maxBlocks returns the number of blocks not freed yet. It equals the limit of blocks if blocks were left out for lack of
+// room.
 func (r *Report) maxBlocks() uint64 { return r.Total().LiveObjects }
 
 // Text prints the report: the sums, the notes, and at most top call paths, those with the most live bytes first.

@@ -29,9 +29,9 @@ type Report struct {
 	PID       int
 	Allocator *Allocator
 	Started   time.Time
-	// Paths are the call paths, the one with the most live bytes first.
+	// Paths are the call paths. The path with the most live bytes (allocated and not freed yet) is the first.
 	Paths []*Path
-	// Live has the sizes of the live blocks by path, if the options request the blocks.
+	// Live has the sizes of the blocks not freed yet, by path, if the options request the blocks.
 	Live map[*Path][]uint64
 }
 
@@ -70,7 +70,7 @@ type namer struct {
 	byStack  map[string]*Path
 }
 
-// take names new stacks, and notes their paths.
+// take names new stacks, and records the path of each by its number.
 func (n *namer) take(list []allocs.Stack) error {
 	snapshots := make([]*snapshot.Snapshot, len(list))
 	for i := range list {

@@ -69,8 +69,8 @@ func (k *Keeper) Stop() {
 	k.running.Wait()
 }
 
-// Proof returns the proven fields of a build, nil if there are none. It begins no calibration, and reads the store at most
-// once a minute.
+// Proof returns the proven fields of a build, nil if there are none. It begins no calibration. While a build has no proof,
+// Proof searches the store for it at most once a minute.
 func (k *Keeper) Proof(id string, major int) *plan.Proof {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -43,7 +43,7 @@ type Config struct {
 }
 
 // Timer times the wait events of one server, except while its level is Off. After a restart of the server it starts again. If
-// timing costs more than Config.Budget, the Timer takes a cheaper method.
+// timing costs more than Config.Budget, the Timer changes to a cheaper method.
 type Timer struct {
 	cfg Config
 	// changed wakes Run when it may have other work to do.
@@ -145,8 +145,8 @@ func (t *Timer) wake() {
 	}
 }
 
-// SetLevel starts or ends the timing. If the timing cannot start now, SetLevel returns the reason, and the timing starts as soon as
-// it is possible. The error can also be ErrBusy; the level is then unchanged.
+// SetLevel starts or ends the timing. If the timing cannot start now, SetLevel returns the reason, and the timing starts as
+// soon as it is possible. The error can also be ErrBusy: the level is then the same as before.
 func (t *Timer) SetLevel(level Level) error {
 	defer t.wake()
 	done, err := t.gate.change()

@@ -59,7 +59,7 @@ func (t *traced) add(r waits.Record) {
 	t.records = append(t.records, r)
 }
 
-// cut forgets the oldest records until at most this number is left.
+// cut forgets the oldest records until at most the number in the parameter most is left.
 func (t *traced) cut(most int) {
 	if surplus := len(t.records) - most; surplus > 0 {
 		t.records = slices.Delete(t.records, 0, surplus)
@@ -169,8 +169,8 @@ func (t *Timer) collect() {
 	t.bound(maxAllRecords)
 }
 
-// bound does nothing if all processes together have at most this number of records. Otherwise it forgets the oldest records of each
-// process, until all have at most half of the number.
+// bound does nothing if all processes together have at most the number of records in the parameter most. Otherwise it forgets
+// the oldest records of each process, until all together have at most half of that number.
 func (t *Timer) bound(most int) {
 	all := 0
 	for _, trace := range t.traces {

@@ -38,8 +38,8 @@ func mark(dir string) string {
 	return hex.EncodeToString(sum.Sum(nil)[:bytes])
 }
 
-// directoryNumbers returns numbers of an open directory that no other directory of this host has. They stay the same
-// while its file system is mounted, and for most file systems longer.
+// directoryNumbers returns numbers that identify an open directory on this host. They stay the same while the directory's
+// file system is mounted, and for most file systems longer.
 func directoryNumbers(d *rootfs.Dir) [3]uint64 {
 	info, err := rootfs.Stat(d.Path())
 	var system unix.Statfs_t

@@ -175,7 +175,7 @@ func parseWords(text string) (settings, error) {
 	}
 }
 
-// parseValue takes a value, quoted or not, from the start of the text.
+// parseValue parses the value, quoted or not, with which the text begins. rest is the text after it.
 func parseValue(text string) (value, rest string, err error) {
 	quoted := strings.HasPrefix(text, "'")
 	if quoted {

@@ -86,9 +86,9 @@ func (c Cluster) Children() ([]int, error) {
 	return pids, nil
 }
 
-// ServerStart returns the postmaster's start time as the server's own processes read it. It differs from
-// PostmasterStart if they are in another time namespace. If the offset is not a whole number of ticks, the result may
-// be wrong by one tick. If an offset cannot be read, the result is PostmasterStart.
+// ServerStart returns the postmaster's start time as the server's own processes read it from /proc. It differs from
+// PostmasterStart if these processes are in another time namespace than this one. If the offset between the namespaces is not
+// a whole number of ticks, the result may be wrong by one tick. If the offset cannot be read, the result is PostmasterStart.
 func (c Cluster) ServerStart() uint64 {
 	theirs, err1 := process.BootOffset(c.PostmasterPID)
 	ours, err2 := process.BootOffset(os.Getpid())

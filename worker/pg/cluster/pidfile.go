@@ -28,9 +28,9 @@ type pidFile struct {
 	stopping  bool      // the server is shutting down, and may wait for its clients
 }
 
-// parsePIDFile parses the content of postmaster.pid. The server writes the first three lines at once and the others
-// later, so only the first three are required. Errors repeat no content: a user may have put a secret file in
-// its place.
+// parsePIDFile parses the content of postmaster.pid. The server writes the first three lines at once and the others later, so
+// only the first three are required. Errors repeat no content, because a user may have put a secret file in place of
+// postmaster.pid.
 func parsePIDFile(data []byte) (pidFile, error) {
 	if len(data) > maxPIDFile {
 		return pidFile{}, fmt.Errorf("%w: more than %d bytes", errBadPIDFile, maxPIDFile)

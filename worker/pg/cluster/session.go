@@ -24,7 +24,7 @@ type session struct {
 	// fallback is set for the fallback connection (see Fallback), which refuses LISTEN and prepared statements.
 	fallback bool
 	version  int
-	turn     chan struct{} // holds one token; its holder may use conn
+	turn     chan struct{} // has one token; the caller that takes the token may use conn
 	lost     chan struct{} // closed when the session has ended
 	once     sync.Once
 	err      error // why the session ended; valid once lost is closed

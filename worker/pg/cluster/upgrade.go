@@ -40,7 +40,7 @@ var loaderOptions = []string{
 	"--argv0", "--audit", "--glibc-hwcaps-mask", "--glibc-hwcaps-prepend", "--inhibit-rpath", "--library-path", "--preload",
 }
 
-// withoutLoader removes the dynamic loader and its options from the arguments of a server that was started by it, such
+// withoutLoader removes the dynamic loader and its options from the arguments of a server that the loader has started, such
 // as "ld-linux-x86-64.so.2 --argv0 postgres /usr/bin/postgres -D data".
 func withoutLoader(arguments []string) []string {
 	if name := path.Base(arguments[0]); !strings.HasPrefix(name, "ld") || !strings.Contains(name, ".so") {

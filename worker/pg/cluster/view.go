@@ -14,8 +14,8 @@ type ProcView struct {
 	Reason string
 }
 
-// maxMounts bounds mountinfo, in bytes: some 20,000 mounts of a container host. A hostile container can make 100,000
-// mounts with paths of 4 kB each.
+// maxMounts bounds mountinfo, in bytes. It suffices for some 20,000 mounts of a container host. A hostile container can make
+// 100,000 mounts with paths of 4 kB each.
 const maxMounts = 4 << 20
 
 // ProcView examines the server's mount of /proc. With hidepid a process sees only processes that it could trace. The

@@ -211,9 +211,9 @@ func (r *reader) position(state uint64, block uint32) string {
 	return fmt.Sprintf(" block %d of ", block)
 }
 
-// name follows the pointer at the address at, and reads the identifier there. The identifier is valid only as long as
-// the word at the address in the parameter depends is unchanged. name returns false if that word has changed since the
-// copy was made.
+// name follows the pointer at the address at, and reads the identifier there. The identifier is valid only as long as the
+// word at the address in the parameter depends keeps its value. name returns false if that word differs from its value in the
+// copy.
 func (r *reader) name(at, depends uint64) (string, bool) {
 	p, ok := r.word(at)
 	if !ok {

@@ -312,7 +312,7 @@ func (p *Process) note(callback uint64, kind backtrace.Kind) {
 	}
 }
 
-// frameOf finds the live frame that contains an address of the stack; false: no frame does, or the address is not
+// frameOf finds the frame of Input.Frames that contains an address of the stack; false: no frame does, or the address is not
 // aligned.
 func (r *reader) frameOf(addr uint64) (*Frame, bool) {
 	if addr%8 != 0 {

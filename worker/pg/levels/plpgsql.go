@@ -99,8 +99,8 @@ func (r *reader) reports(callback uint64, size int) bool {
 	return true
 }
 
-// signature reads func->fn_signature. The function is in use, so the name stays valid. After the read, signature checks
-// that the pointer to the name has not changed.
+// signature reads func->fn_signature. The function is in use, so the name stays valid. After it has read the name, signature
+// checks that the pointer to the name has not changed.
 func (r *reader) signature(estate uint64) (string, bool) {
 	function, ok := r.word(estate)
 	if !ok {

@@ -46,7 +46,7 @@ func ascii(raw []byte) bool {
 	return true
 }
 
-// bytes reads up to limit bytes in pieces. Most strings are short, and a read beyond the end of the memory fails.
+// bytes reads up to limit bytes in pieces, because most strings are short, and reading beyond the end of mapped memory fails.
 func (r *reader) bytes(memory Memory, addr uint64, limit int) []byte {
 	const piece = 256
 	var raw []byte

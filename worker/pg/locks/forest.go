@@ -36,7 +36,7 @@ type forest struct {
 	below   map[key][]key
 	visited map[key]bool
 	edges   map[[2]key]bool
-	// repeated counts nodes that are not at their first place.
+	// repeated counts the places of nodes in the forest, without the first place of each node.
 	repeated int
 }
 

@@ -184,7 +184,7 @@ func (w *walk) bumpBlocks(set uint64, h *header, c *Context) bool {
 	return ok && uint64(c.Total)+sizes.Size.Uint64() == h.allocated
 }
 
-// size reads a field that is a Size before 17 and an uint32 since.
+// size reads a field that is a Size until 16 and a uint32 from 17 on.
 func (w *walk) size(addr uint64) (uint64, bool) {
 	v, ok := w.pages.word(addr)
 	if !w.layout.slabs.wide {

@@ -155,7 +155,7 @@ func (t *Tree) Bounded() *Tree {
 	return &b
 }
 
-// take adds the figures of a deeper context to those of c.
+// take adds the figures of the context deeper to those of c, its ancestor.
 func (c *Context) take(deeper *Context) {
 	for _, sum := range []struct {
 		to   *int64

@@ -98,8 +98,8 @@ func (c copied) read(addr uint64, b []byte) bool {
 	return len(from) >= len(b) && copy(b, from) == len(b)
 }
 
-// figures reads the progress of nodes. It adds each piece of memory that it reads to wanted, from which Pieces gets its
-// result.
+// figures reads the progress of nodes. If records is set, it adds each piece of memory that it reads to wanted, from which
+// Pieces gets its result.
 type figures struct {
 	*reader
 
@@ -180,7 +180,7 @@ func (f *figures) pointer(a uint64, o layout.Offset) uint64 {
 	return v
 }
 
-// must sets bad unless a condition for the current figure holds.
+// must sets bad unless holds is true: a condition that the current figure must meet.
 func (f *figures) must(holds bool) {
 	f.bad = f.bad || !holds
 }

@@ -54,8 +54,8 @@ type slab [maxBatch * clusterSize]byte
 //nolint:gochecknoglobals // a pool
 var slabs = sync.Pool{New: func() any { return new(slab) }}
 
-// pages keep the memory that one Read has read, so that each page is of one moment. If a Read needs too many pages,
-// full is set, and its results must not be used.
+// pages keep the memory that one Read has read, so that Read sees each page as it was at one time. If a Read needs too many
+// pages, full is set, and its results must not be used.
 type pages struct {
 	memory   Memory
 	clusters map[uint64]*cluster

@@ -100,7 +100,7 @@ func (n *Node) batch(rounded bool) string {
 	return fmt.Sprintf(", batch %s of %s", grouped(batch), grouped(batches))
 }
 
-// description returns the title of a node, with the most telling figure of its progress.
+// description returns the title of a node, with the most informative figure of its progress.
 func (n *Node) description(rounded bool) string {
 	text := n.Title()
 	block, known := n.figure("Scan Block").(int64)

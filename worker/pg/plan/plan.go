@@ -160,9 +160,9 @@ func within(ranges []Range, a uint64) bool {
 	return found
 }
 
-// Read returns the levels of a process whose stack was copied. The error is an UnknownLayoutError. The process may run
-// meanwhile. So the result is certain only if Same returns true for it and the result of a Read with a later copy of
-// the stack.
+// Read returns the levels of a process whose stack was copied. The error is an UnknownLayoutError. The process may run while
+// Read reads its memory. So the result is certain only if a later call of Read, with a new copy of the stack, returns levels
+// that are the same (see Same).
 func Read(stack *Stack, memory Memory) ([]*Level, error) {
 	s, err := structuresOf(stack.Major)
 	if err != nil {

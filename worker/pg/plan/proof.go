@@ -140,8 +140,8 @@ func (c *Comparison) Tree(n *Node, explained map[string]any) error {
 	return nil
 }
 
-// Proof returns the fields that were equal each time, with two different values at least: if a field always has the
-// same value, it may have been read at a wrong place.
+// Proof returns the fields that were equal each time, with two different values at least: if a field always has the same
+// value, it may have been read from a wrong offset.
 func (c *Comparison) Proof() *Proof {
 	p := &Proof{Kinds: slices.Sorted(maps.Keys(c.kinds)), Compared: len(c.bad)}
 	for _, name := range slices.Sorted(maps.Keys(c.values)) {

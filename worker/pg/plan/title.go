@@ -106,7 +106,8 @@ func (r *reader) use(used map[int]bool, n *Node, relids layout.Offset) {
 	}
 }
 
-// unique gives each used table its name in the plan, as EXPLAIN does: a name that is taken gets a number.
+// unique gives each used table its name in the plan, as EXPLAIN does: if another table already has the name, it gets a
+// number.
 func unique(tables []table, used map[int]bool) {
 	counts := map[string]int{}
 	for i := range tables {

@@ -48,8 +48,8 @@ const (
 // Reader reads the processes of one run of a server. It must not be used by several goroutines at a time.
 type Reader struct {
 	server *waitevent.Server
-	// memory is the postmaster's, and stuck counts the reads of children that reached their timeout. Each Read sets
-	// both anew.
+	// memory is the postmaster's memory, and stuck counts the reads of child processes that reached their timeout. Each
+	// call of Read sets memory again, and stuck to 0.
 	memory        *process.Memory
 	stuck         int
 	locks         *locks.Reader     // nil before the first Blocking
@@ -74,7 +74,7 @@ type identity struct {
 	start uint64
 }
 
-// Options of a read.
+// Options are the options of Reader.Read.
 type Options struct {
 	// Texts adds application names, query texts and names of databases and users.
 	Texts bool
@@ -268,7 +268,7 @@ func (r *Reader) find(children []int) (found []entry, denied error) {
 		if len(missing) == 0 {
 			return found, denied
 		}
-		if len(missing) > pointers { // take the first and the last, whose entries are probably at both ends of the array
+		if len(missing) > pointers { // keep the first and the last, whose entries are probably at both ends of the array
 			half := pointers / 2
 			missing = append(slices.Clone(missing[:half]), missing[len(missing)-half:]...)
 		}
@@ -326,7 +326,7 @@ func (r *Reader) extend(pid int) error {
 	}
 	most := uint64(len(r.procs)/r.server.Target.Layout.ProcSize + moreSlots)
 	if (high-low)%size != 0 || (high-low)/size > most {
-		low, high = at, at+size // the entry is not in one array with the known ones
+		low, high = at, at+size // the entry is not in the same array as [r.low, r.high)
 	}
 	r.low, r.high = low, high
 	return nil
