@@ -60,7 +60,8 @@ type Session struct {
 	Query   string `json:"query,omitempty"`
 	// QueryCut is set if the text is as long as track_activity_query_size allows, and so may be cut.
 	QueryCut bool `json:"query_cut,omitempty"`
-	// PrivateBytes is the resident memory that belongs to the process alone; 0: not read. It may be some samples old.
+	// PrivateBytes is the resident memory that belongs to the process alone; 0: not read. It may have been read some
+	// samples earlier.
 	PrivateBytes uint64 `json:"private_bytes,omitempty"`
 	// Leader is the process id (in the server's PID namespace) of the leader of a parallel worker; 0: none.
 	Leader int `json:"leader_pid,omitempty"`

@@ -23,7 +23,7 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// sideBySide is the number of captures of one request that run at the same time. Each keeps a processor busy, so many
+// sideBySide is the largest number of captures of one request that run at the same time. Each keeps a processor busy, so many
 // more captures than processors would only make the pauses longer. It is twice the number of processors, because some
 // captures wait for their target to stop.
 func sideBySide() int { return 2 * host.AllProcessors() }

@@ -154,8 +154,8 @@ func (s *Service) take(
 	return captured{engine: t.Engine, pause: t.Pause, depth: t.Depth()}, nil
 }
 
-// refuse answers a request that exceeds the rate of its role. Such requests cost no tokens, so a role can make any
-// number of them. So all refusals of a second share one line in the log and one row in the journal.
+// refuse answers a request that exceeds the rate of its role. Such requests cost no tokens, so a role can make any number of
+// them. Therefore all refusals of a role in a second share one line in the log and one row in the journal.
 func (s *Service) refuse(req spool.Request, err error) spool.Answer {
 	a := failure(0, err)
 	s.bounds.refusals.Add(req.Caller, func(times int, since time.Time) {

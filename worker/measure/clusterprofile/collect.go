@@ -222,8 +222,8 @@ func (c *collector) memoryOf(r *clusterbpf.Record) []snapshot.Stack {
 	return memory
 }
 
-// refreshAfter is the least time between two reads of a process's mappings. They are read again if the address of a stack is
-// in no known mapping.
+// refreshAfter is the least time between two reads of a process's mappings. They are read again if a stack cannot be named
+// completely with the known mappings.
 const refreshAfter = time.Second
 
 // count counts a stack for the summary.

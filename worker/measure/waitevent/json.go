@@ -69,8 +69,8 @@ type jsonLost struct {
 	Outside uint64 `json:"outside"`
 	// Unreachable are the ids of processes whose waits in progress at the start are missing.
 	Unreachable []int `json:"unreachable,omitempty"`
-	// Unknown is the number of processes that are missing because their user and database are not known. UnknownEnded is set if
-	// ended processes may be missing for this reason too.
+	// Unknown is the number of processes that a selection by user or database left out because their user or database is
+	// not known. UnknownEnded is set if it left out ended processes too.
 	Unknown      int  `json:"unknown_processes,omitempty"`
 	UnknownEnded bool `json:"unknown_ended_processes,omitempty"`
 	// Queries is the number of waits that are not attributed to a statement because there was no room.

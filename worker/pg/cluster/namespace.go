@@ -139,8 +139,8 @@ func rootOf(pid int) string {
 	return root
 }
 
-// hidden returns ErrNamespace if the server runs but has no process id here. In this case a process listens on the
-// socket that postmaster.pid names, and the kernel reports no id of that process in this PID namespace.
+// hidden returns ErrNamespace if the server runs but has no process id in this PID namespace: a process listens on the socket
+// that postmaster.pid names, and the kernel reports no id for it. Otherwise hidden returns nil.
 func hidden(dir string, file pidFile) error {
 	socket := socketDir(dir, file.socketDir)
 	if socket == "" || file.port == 0 {

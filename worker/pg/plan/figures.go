@@ -214,7 +214,8 @@ func (f *figures) nodes(l *Level, parent, n *Node, active bool) {
 	}
 }
 
-// level reads the number of rows that a SELECT has returned. Each run of the executor counts from 0.
+// level reads how many rows a SELECT has returned in its run of the executor, which counts from 0. It reads nothing for other
+// statements.
 func (f *figures) level(l *Level) {
 	const commandSelect = 1
 	f.bad = false
