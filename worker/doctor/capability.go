@@ -18,8 +18,8 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// need is a feature of captures, and the capabilities of which one is needed for it on this host. If anyOf is empty,
-// the feature needs no capability.
+// need is a feature of captures. anyOf lists capabilities: one of them suffices for the feature on this host. If anyOf is
+// empty, the feature needs no capability.
 type need struct {
 	feature string
 	anyOf   []int

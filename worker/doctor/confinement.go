@@ -84,8 +84,8 @@ const (
 	callPerf   = "perf_event_open"
 )
 
-// deniedCalls makes each of these calls with invalid arguments. The kernel's error for them differs from the errors of
-// a filter (EPERM, ENOSYS). It returns the calls that a filter refuses.
+// deniedCalls makes, with invalid arguments, each system call that a capture needs. The kernel's error for these arguments
+// differs from the errors of a filter (EPERM, ENOSYS). It returns the calls that a filter refuses.
 func deniedCalls() (denied []string) {
 	const nobody = ^uintptr(0) // no process has this id
 	refused := func(errno unix.Errno) bool { return errno == unix.EPERM || errno == unix.ENOSYS }

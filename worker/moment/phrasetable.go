@@ -342,8 +342,8 @@ func (c *pattern) conditions() int {
 	return n
 }
 
-// index sorts the patterns by the name of their last element, best first: patterns of generic entries last, then by
-// falling conditions.
+// index sorts the patterns by the name of their last element, best first: patterns of generic entries come last, and patterns
+// with more conditions come before others.
 func (t *table) index() {
 	t.anchored = make([][]*pattern, len(t.ids))
 	for _, e := range t.entries {

@@ -25,8 +25,8 @@ import (
 // outlive its request, so readBarrier itself passes the gate.
 var _ = register(Verb{Name: "barrier", answer: (*Service).answerBarrier})
 
-// answerBarrier answers with a row for each process that has not absorbed the latest barrier. It checks no privilege of the
-// caller, who already knows from pg_stat_activity that a process waits for a barrier.
+// answerBarrier answers with a row for each process that has not absorbed the latest barrier. It checks no privilege, because
+// the caller already sees in pg_stat_activity that a process waits for a barrier.
 func (s *Service) answerBarrier(ctx context.Context, r call) spool.Answer {
 	req, began := r.Request, r.began
 	c, err := s.cfg.Server()

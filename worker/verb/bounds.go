@@ -91,7 +91,7 @@ func (b *bounds) capturing(ctx context.Context, who authz.Caller, o capture.Opti
 	}, nil
 }
 
-// hung is the time, as a multiple of a capture's deadline, after which the capture is expected to hang in the kernel.
+// hung is the time, as a multiple of a capture's deadline, after which the capture is assumed to hang in the kernel.
 const hung = 3
 
 // answering waits until the gate has room for an answer about one process. It is the gate of the verbs for the stack of

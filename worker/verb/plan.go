@@ -142,8 +142,9 @@ func (s *Service) CalibratePlans(c *cluster.Cluster, build string) (pause time.D
 	})
 }
 
-// calibratePlans compares plans with EXPLAIN in two sessions of the worker. It leaves as many connection slots free as
-// the queue does (cluster.CheckSpare). It ends when the server stops, because a smart shutdown waits for all sessions.
+// calibratePlans compares plans with EXPLAIN in two sessions of the worker. It fails if fewer connection slots are free than
+// the worker leaves to others (cluster.CheckSpare). It ends when the server stops, because a smart shutdown waits for all
+// sessions.
 func (s *Service) calibratePlans(ctx context.Context, c *cluster.Cluster) (*runningplan.Calibration, error) {
 	config, err := cluster.ReadingConfig(s.cfg.Sessions(c), "worker")
 	if err != nil {

@@ -45,8 +45,8 @@ func (c *collector) addRunning(key stackKey) {
 	c.cpu[key]++
 }
 
-// joint returns the labels of a joint sample. It stands for all stacks of one process in one state that got no own sample for
-// lack of room.
+// joint returns the labels of a joint sample, which stands for all stacks of one process in one state that got no own sample
+// for lack of room.
 func (c *collector) joint(l labels) labels {
 	l.application, l.event = "", 0
 	l.query = c.wantedQuery(l.query)

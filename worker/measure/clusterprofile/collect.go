@@ -336,7 +336,8 @@ func (c *collector) finish(end uint64, list []clusterbpf.Process) error {
 	return nil
 }
 
-// finishProcess adds the last wait of a process that lives at the end, and the time in its present state.
+// finishProcess adds the last wait of a process that lives when the profile ends, and the time that it has spent in its
+// present state.
 func (c *collector) finishProcess(now *clusterbpf.Process, end uint64) {
 	p := c.processOf(now.PID, now.Started)
 	if p.foreign {

@@ -43,7 +43,8 @@ type identity struct {
 	application    string
 }
 
-// labels are the labels of a sample. Zero and empty values mean that a label is absent; for state, the value is absent.
+// labels are the labels of a sample. A label with a zero or empty value is missing. The state is missing if it is the
+// constant absent.
 type labels struct {
 	identity
 

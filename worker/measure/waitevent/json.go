@@ -67,7 +67,7 @@ type jsonLost struct {
 	Missed uint64 `json:"missed"`
 	// Outside is the number of waits of processes that had not joined the shared memory yet, or had left it.
 	Outside uint64 `json:"outside"`
-	// Unreachable are the ids of processes whose waits in progress at the start are missing.
+	// Unreachable are the ids of processes whose waits were in progress when the measurement began, and are missing.
 	Unreachable []int `json:"unreachable,omitempty"`
 	// Unknown is the number of processes that a selection by user or database left out because their user or database is
 	// not known. UnknownEnded is set if it left out ended processes too.

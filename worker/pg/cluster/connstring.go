@@ -151,7 +151,7 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 }
 
 // parseProblem returns the cause in an error about connection settings. It leaves out the settings, which the text of pgx's
-// error repeats together with those that this package adds.
+// error repeats. These also include settings that this package has added.
 func parseProblem(err error) string {
 	text := err.Error()
 	var parse *pgconn.ParseConfigError

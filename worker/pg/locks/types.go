@@ -56,7 +56,7 @@ type Wait struct {
 	// which the candidates and the waiting process have locks; nil: it is not known.
 	Candidates []int `json:"candidates,omitempty"`
 	Page       *Tag  `json:"page,omitempty"`
-	// Omitted counts blockers that are not in Blockers, because a moment has too many of them.
+	// Omitted counts the blockers that are not in Blockers, because the Moment has too many blockers.
 	Omitted int `json:"omitted,omitempty"`
 	// Reason says why the blockers are not known. It is empty if Blockers is complete.
 	Reason string `json:"reason,omitempty"`

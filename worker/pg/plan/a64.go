@@ -63,9 +63,9 @@ func wordsA64(c []byte) []uint32 {
 	return out
 }
 
-// passesItself reports whether the last instruction calls a function through register target, which was loaded from the
-// field of a structure whose address is also the first argument, in x0. Calls through tables of functions, such as those of
-// a tuple slot, load the address from another structure than the argument.
+// passesItself reports whether the last of the instructions calls a function through register target, which was loaded from
+// the field of a structure whose address is also the first argument of the call, in x0. Calls through tables of functions,
+// such as those of a tuple slot, load the address from another structure than the argument.
 func passesItself(words []uint32, target, field uint32) bool {
 	const unknown = 32
 	argument, base := uint32(unknown), uint32(unknown)

@@ -15,8 +15,8 @@ const firstBarrier = 15
 var (
 	// ErrBarrierVersion means that the offsets of this major version are not known.
 	ErrBarrierVersion = errors.New("barriers of this version of PostgreSQL are not known")
-	// ErrNoBarriers means that the slots were not found, or that the shared memory has another layout than this
-	// version's.
+	// ErrNoBarriers means that the slots were not found, or that the server's shared memory does not have the layout of
+	// its version.
 	ErrNoBarriers = errors.New("the slots for barriers were not found in the server's shared memory")
 )
 
