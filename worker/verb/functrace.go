@@ -38,7 +38,7 @@ var (
 
 // Times of traces whose caller has stopped polling.
 const (
-	// traceAbandoned is the time after the last poll after which a trace ends.
+	// traceAbandoned is the longest time between two polls of a caller. After it, the caller's trace ends.
 	traceAbandoned = 10 * time.Second
 	// expireEvery is the interval at which expire checks whether the caller of an ended trace still polls.
 	expireEvery = time.Second

@@ -138,7 +138,7 @@ func (b *buckets) read(ctx context.Context, r *store.Reader, since, until time.T
 	return err
 }
 
-// full reports whether all samples from a time on are left out.
+// full reports whether the samples from the time from on are left out, for lack of room.
 func (b *buckets) full(from time.Time) bool {
 	return b.next != 0 && b.begin(from.UnixMicro()) >= b.next
 }

@@ -130,7 +130,7 @@ func (s *summaries) end(backend int, t *summary) {
 	}
 }
 
-// answerSummaryText takes a sample, or answers with the text of all samples.
+// answerSummaryText captures the stacks of one sample, or answers with the text of all samples.
 func (s *Service) answerSummaryText(ctx context.Context, c call) spool.Answer {
 	req := c.Request
 	step, err := readSummaryStep(req.Settings["trace"])

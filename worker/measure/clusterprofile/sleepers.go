@@ -45,5 +45,5 @@ func (s *sleepers) read(c *collector, pid int) error {
 	return err
 }
 
-// end prevents that late reads use the BPF program.
+// end ensures that reads that took longer than their timeout do not use the BPF program.
 func (s *sleepers) end() { s.state.Store(over) }

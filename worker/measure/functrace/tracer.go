@@ -400,7 +400,7 @@ func (t *Tracer) verify() error {
 	return nil
 }
 
-// notice adds a note for a notice of the session, and passes its text to Options.Notice.
+// notice adds a note to the result for a notice of the probe session, and passes the note's text to Options.Notice.
 func (t *Tracer) notice(n probe.Notice) {
 	share := fmt.Sprintf("the probes took %.0f %% of the processor time of process %d", 100*n.Overhead, n.PID)
 	if n.Other {

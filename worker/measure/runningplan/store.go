@@ -77,7 +77,7 @@ type Failure struct {
 	Reason string    `json:"reason"`
 }
 
-// failureKey returns the key of the last failure of a build. It does not depend on the layout.
+// failureKey returns the key of the last failure of a build. Unlike storeKey, it does not depend on the layout of plans.
 func failureKey(build string, major int) buildcache.Key {
 	return buildcache.Key{Kind: kindOfFailures, Build: build, Detail: strconv.Itoa(major)}
 }

@@ -57,7 +57,7 @@ func (s *session) acquire(ctx context.Context) error {
 
 func (s *session) release() { s.turn <- struct{}{} }
 
-// lose ends the session. Only the first reason is kept.
+// lose marks the session as ended, for the reason err. Later calls change nothing.
 func (s *session) lose(err error) {
 	s.once.Do(func() {
 		s.err = err

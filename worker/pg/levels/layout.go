@@ -13,7 +13,7 @@ type layout struct {
 	changes int
 	// PLpgSQL_function (plpgsql.h).
 	signature, oid int
-	// The word of _SPI_error_callback (spi.c) for an expression.
+	// The word that _SPI_error_callback (spi.c) prints before the text of an expression.
 	expression string
 	// Set if the argument of sql_exec_error_callback (functions.c) is an SQLFunctionCache, as from 18 on. Before 18 the
 	// argument is an FmgrInfo, which points to the cache.

@@ -161,7 +161,7 @@ type Tag struct {
 	Name  string `json:"name,omitempty"`
 	Page  uint32 `json:"page,omitempty"`
 	Tuple uint16 `json:"tuple,omitempty"`
-	// XID is the transaction of a transaction, speculative insertion or apply lock.
+	// XID is the transaction id in the tag of a transaction lock, a speculative insertion lock or an apply lock.
 	XID uint32 `json:"xid,omitempty"`
 	// Token is the token of a speculative insertion.
 	Token uint32 `json:"token,omitempty"`

@@ -151,7 +151,7 @@ const (
 // deletes contexts all the time, but the list of one context's children is read much faster than the tree.
 const childTries = 10
 
-// children adds the children of a context. If their links change meanwhile, it reads them again.
+// children adds the children of a context. If their links change meanwhile, it reads them again, at most childTries times.
 func (w *walk) children(i int, seen map[uint64]bool) (result found) {
 	before := len(w.at)
 	for try := range childTries {

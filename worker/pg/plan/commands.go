@@ -45,7 +45,7 @@ type column struct {
 	name  string
 	param int
 	words string
-	// from and to are the first and the last major version, 0 for all.
+	// from and to are the first and the last major version with this column; 0: no limit.
 	from, to int
 	kind     kind
 }

@@ -227,7 +227,7 @@ func (f *figures) level(l *Level) {
 	}
 }
 
-// actual reads the rows and loops so far, if the statement is instrumented.
+// actual reads how many rows a node has returned so far, and its loops, if the statement is instrumented.
 func (f *figures) actual(n *Node) {
 	f.bad = false
 	at := f.pointer(n.addr, f.PlanState.Instrument)

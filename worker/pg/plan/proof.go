@@ -28,7 +28,7 @@ type Proof struct {
 	Kinds []string `json:"kinds"`
 	// Fields are the keys of the proven fields.
 	Fields []string `json:"fields"`
-	// Compared is the number of fields that were compared, 0 if it was not kept.
+	// Compared is the number of fields that were compared, 0 if this number was not stored.
 	Compared int `json:"compared,omitempty"`
 }
 

@@ -30,7 +30,7 @@ const (
 	TotalCost          = "Total Cost"
 	PlanRows           = "Plan Rows"
 	PlanWidth          = "Plan Width"
-	// relationOID stands for the name of a relation that is not known.
+	// relationOID is the property that replaces RelationName if the relation's name is not known.
 	relationOID = "Relation OID"
 )
 
