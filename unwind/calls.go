@@ -9,8 +9,8 @@ import (
 )
 
 // instructionSets defines for each instruction set the maximum length of a call in bytes, and a function that
-// recognizes a call. For code that the walk follows, it also has a function that recognizes a stub of the procedure
-// linkage table. This function returns the address of the word (slot) that contains the stub's target.
+// recognizes a call. If the walk can follow the instruction set, the table also has a function that recognizes a stub
+// of the procedure linkage table. This function returns the address of the word (slot) that contains the stub's target.
 //
 //nolint:gochecknoglobals // a table
 var instructionSets = [...]struct {
@@ -26,8 +26,9 @@ var instructionSets = [...]struct {
 }
 
 // calls checks whether the instruction before a return address can have called the function at entry; an entry of 0
-// stands for any function. The result is refuted if the instruction is not a call. It is also refuted if the
-// instruction calls another function directly, and that function does not jump elsewhere (see goesOn).
+// stands for any function. The result is undecided if the code cannot be read, and refuted if the instruction is not a
+// call. It is also refuted if the instruction calls another function directly, and that function cannot jump to a
+// further function (see goesOn).
 func (w *walk) calls(ra, entry uint64) trialResult {
 	module, ok := w.find(ra - 1)
 	if !ok {

@@ -7,8 +7,9 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Candidates is implemented by Modules of a process that compiles code at run time. The code and the stack were not
-// read at the same moment. In between, the process may have freed code and compiled other code at the same addresses.
+// Candidates is implemented by Modules of a process that compiles code at run time. The code and the stack of such a
+// process are not read at the same moment. In between, the process may have freed code and compiled other code at the
+// same addresses.
 type Candidates interface {
 	// Candidates returns the code that the process may have had at an address, if Find has no call frame information
 	// for the address. With search false it returns only candidates that are already known.
@@ -45,8 +46,8 @@ func (w *walk) find(addr uint64) (Module, bool) {
 //   - From the candidate's call frame information, the walk reaches the base of the stack by call frame information and
 //     instructions alone, and each return address on the way follows a call.
 //
-// If several candidates are accepted, they must agree. Within a trial the first candidate whose caller follows a call
-// is taken, because the trial itself has to reach the base.
+// If several candidates are accepted, they must agree. Within a trial, the walk uses the first candidate with which the
+// caller's address follows a call instruction, because the trial itself has to reach the base of the stack.
 func (w *walk) stepCandidates(frame *Frame) (Frame, Stop, bool) {
 	source, ok := w.modules.(Candidates)
 	if !ok {
@@ -74,8 +75,8 @@ func (w *walk) stepCandidates(frame *Frame) (Frame, Stop, bool) {
 	return Frame{}, Stop{}, false
 }
 
-// leftCandidate is the result of a step that used a candidate's code. The field after is the walk after the step, and
-// the field next is the frame's caller.
+// leftCandidate is the result of a step that used a candidate's code. The field after is the walk's state after the
+// step. The field frame is the frame from which the step began, and the field next is its caller.
 type leftCandidate struct {
 	after walk
 	frame Frame

@@ -56,8 +56,9 @@ func (d *CodeCache) keepReturns(entry uint64, returns bool) {
 	}
 }
 
-// row returns the cached row of a place: how the code from there on changes the registers. If known is true and the row
-// is nil, this differs between frames.
+// row returns the cached row of a place: how the code from there on changes the registers. known is false if the cache
+// does not contain the answer. If known is true and the row is nil, the place has no row, because the changes differ
+// between frames.
 func (d *CodeCache) row(at codeflow.Place) (row *codeflow.Row, known bool) {
 	if d == nil {
 		return nil, false
@@ -108,7 +109,7 @@ func recall[K comparable, V any](mu *sync.Mutex, m *map[K]V, at K) (V, bool) {
 	return v, known
 }
 
-// remember stores a value. If the map is full, all older values are removed.
+// remember stores a value. If the map is full, remember first removes all its values.
 func remember[K comparable, V any](mu *sync.Mutex, m *map[K]V, at K, v V) {
 	mu.Lock()
 	defer mu.Unlock()

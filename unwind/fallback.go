@@ -93,9 +93,9 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 	return ok || w.probed(ra)
 }
 
-// stepStub finds the caller of a stub: its address is in the link register. The stub belongs to the procedure linkage
-// table, or a linker has put it among the functions; some linkers create no call frame information for such stubs. The
-// result is false if the frame is not in such a stub.
+// stepStub finds the caller of a stub. The caller's address is in the link register. The stub belongs to the procedure
+// linkage table, or a linker has put it among the functions; some linkers create no call frame information for such
+// stubs. The result is false if the frame is not in such a stub.
 func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	reg, has := linkRegister(w.arch)
@@ -195,8 +195,8 @@ func (w *walk) stackRegisters() arch.Registers {
 	return r
 }
 
-// stepPushed takes the return address from the top of the stack. The parameter still means that the code before PC has
-// not moved SP; if it is not set, the result is false.
+// stepPushed uses the word on top of the stack as the return address. The parameter still means that the code before PC
+// has not moved SP. The result is false if still is not set, or if the word cannot be read or is not a return address.
 func (w *walk) stepPushed(frame *Frame, caller arch.Registers, still bool) (Frame, Stop, bool) {
 	sp := w.floor()
 	ra, ok := w.mem.Word(sp)

@@ -45,14 +45,16 @@ func (w *walk) stepGo(frame *Frame, module *Module) (Frame, Stop, bool) {
 	return next, stop, true
 }
 
-// schedules are functions that switch to another goroutine. They have no caller on the stack of the previous goroutine.
+// schedules are functions of Go's scheduler, which run on the thread's own stack (g0) and switch to another goroutine.
+// No frame on the stack of the goroutine that ran before has called them, so the walk must not continue there.
 var schedules = map[string]bool{
 	"runtime.schedule": true, "runtime.goschedImpl": true, "runtime.gopreempt_m": true, "runtime.preemptPark": true,
 	"runtime.execute": true, "runtime.goexit0": true,
 }
 
-// endsStack are functions without a caller. The names are needed for versions of Go whose table has no flags. Functions
-// that runtime.mcall calls do not return: the goroutine that called mcall continues elsewhere.
+// endsStack are functions without a caller. The names are needed for versions of Go whose table has no flags.
+// runtime.mcall is one of them, because the functions that it calls never return: the goroutine that called mcall
+// continues elsewhere.
 var endsStack = map[string]bool{
 	"runtime.goexit": true, "runtime.mstart": true, "runtime.mcall": true,
 }
@@ -152,7 +154,7 @@ func (g *goFrame) callerRegisters(cfa uint64) (arch.Registers, Stop) {
 }
 
 // accept moves to the caller. If switched is set, the caller is on another stack, so its stack pointer need not be
-// higher.
+// higher than this frame's.
 func (g *goFrame) accept(cfa uint64, caller arch.Registers, switched bool) (Frame, Stop) {
 	w := g.w
 	pc, _ := caller.Get(w.arch.PC)

@@ -25,8 +25,9 @@ type Debuginfod struct {
 	log string
 }
 
-// StartDebuginfod starts a debuginfod server for the ELF files below folder. It returns when the server serves the debug files of
-// the builds in ids. The server ends with the test. StartDebuginfod skips the test if the program debuginfod is not installed.
+// StartDebuginfod starts a debuginfod server for the ELF files below folder. It returns when the server serves the
+// debug files whose build-ids are in ids. The server ends with the test. StartDebuginfod skips the test if the program
+// debuginfod is not installed.
 func StartDebuginfod(t testing.TB, folder string, ids ...string) *Debuginfod {
 	t.Helper()
 	exe, err := exec.LookPath("debuginfod")

@@ -204,8 +204,8 @@ func clone(s Object) Object {
 	return c
 }
 
-// describe returns the comment of a field. If the field has none, it returns the comment of another field of the type that
-// names this field, or the text of Common.
+// describe returns the comment of a field. If the field has none, describe returns the comment of another field of the
+// same type, if that comment mentions this field. Otherwise it returns the text in Common.
 func (g *Generator) describe(t reflect.Type, field, name string) string {
 	if text := g.comment(t, field); text != "" {
 		return text

@@ -20,8 +20,8 @@ type account struct {
 	other    bool // not the user that runs the test
 }
 
-// serverAccount returns the account with a name. An empty name means the value of PGSB_TEST_USER, or postgres. If root does not run
-// the test, serverAccount returns the account of the test.
+// serverAccount returns the account with a name. An empty name means the value of PGSB_TEST_USER, or postgres. If root
+// does not run the test, serverAccount ignores the name and returns the account that runs the test.
 func serverAccount(t testing.TB, name string) account {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -59,7 +59,7 @@ type Server struct {
 	root       string // directory with all files of the server
 	template   string // the template of the data directory; see copyTemplate; empty: none
 	env        []string
-	files      []string      // only of a server of Lend: the result of entries at the start
+	files      []string      // only of a server of Lend: the result of entries when Lend had started the server
 	lent       int           // only of a server of Lend: process id of its postmaster when the test began
 	postmaster *os.Process   // the current postmaster
 	done       chan struct{} // closed when the current postmaster has ended; nil before the first start
@@ -127,7 +127,7 @@ func (s *Server) Stop(mode string) {
 	}
 }
 
-// stopBy sends the signal of a mode to the postmaster, as pg_ctl does, and waits until it has ended.
+// stopBy sends the signal of a mode to the postmaster, as pg_ctl does, and waits until the postmaster has ended.
 func (s *Server) stopBy(signal syscall.Signal) error {
 	if err := s.postmaster.Signal(signal); err != nil {
 		return fmt.Errorf("stopping the server: %w", err)
@@ -266,8 +266,9 @@ func (s *Server) remove() error {
 	return failed
 }
 
-// ready reports whether the postmaster says in its file that it accepts connections, as pg_ctl does. A session of our own would
-// cost a tenth of the start. The file can be an earlier postmaster's, which was killed.
+// ready reports whether the postmaster says in postmaster.pid that it accepts connections. pg_ctl reads the same line.
+// To connect instead would cost a tenth of the server's start. The file may be left over from an earlier postmaster
+// that was killed.
 func (s *Server) ready() bool {
 	data, _ := os.ReadFile(filepath.Join(s.DataDir, "postmaster.pid")) // not there at first
 	lines := strings.Split(string(data), "\n")

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// RequireStandby makes commits wait for the synchronous standby of this name, and returns when a commit has waited. It must wait
-// for that, because the checkpointer changes shared memory for the setting, maybe long after sessions have read the setting.
-// Until RequireStandby returns, the standby must not confirm commits with this value of synchronous_commit.
+// RequireStandby makes commits wait for the synchronous standby of this name. The setting takes effect only when the
+// checkpointer has changed shared memory, maybe long after sessions have read the setting. So RequireStandby returns
+// when a commit has waited. Until then, the standby must not confirm commits with this value of synchronous_commit.
 func (s *Server) RequireStandby(t testing.TB, name, synchronousCommit string) {
 	t.Helper()
 	control, session := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")

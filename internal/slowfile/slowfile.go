@@ -26,7 +26,8 @@ type File struct {
 // Text is the content of the file.
 const Text = "at last\n"
 
-// Hold makes later reads block again, after a Release. A process that opens the file again reads it anew.
+// Hold makes reads block again after a Release. A process that has the file open may still read the kernel's cached
+// copy. Opening the file again discards this copy.
 func (s *File) Hold() {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -58,7 +59,8 @@ const (
 	fuseRootNode, fuseFileNode            = 1, 2
 )
 
-// Mount mounts a File at an empty directory until the test ends. It skips the test if that is not possible.
+// Mount mounts a File at an empty directory until the test ends. It skips the test if FUSE or the mount is not
+// available.
 func Mount(t *testing.T, dir string) *File {
 	t.Helper()
 	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)

@@ -76,7 +76,7 @@ type Arch struct {
 	// NumRegisters is one more than the highest register number in use.
 	NumRegisters int
 	// Preserved are the numbers of the registers that calls preserve, without the stack pointer. It is empty for
-	// architectures for which no caller uses it.
+	// architectures for which the unwinder does not need them.
 	Preserved []int
 
 	// CFAToSP is added to the CFA to get the caller's SP if no rule gives the caller's SP.
@@ -96,13 +96,13 @@ type Arch struct {
 	SPWrites  []Pattern
 	CodeAlign int
 	// Restored reports whether SP has the caller's value again after the given instructions from a function's
-	// beginning. The instructions must include the instruction that restored SP, and no later instruction may jump
-	// elsewhere. nil means that this is unknown.
+	// beginning. The instructions must include the instruction that restored SP. Instructions after that one must not
+	// jump. nil means that this is unknown for the architecture.
 	Restored func(code []byte) bool
 
-	// CallStubs are stubs for calls to other files. Linkers put them among a file's functions, without call frame
-	// information. The stubs do not change the stack pointer or the link register. The list is empty if stubs have a
-	// separate section.
+	// CallStubs are stubs for calls to functions of other files. Linkers put them among a file's functions, without
+	// call frame information. The stubs do not change the stack pointer or the link register. The list is empty if the
+	// architecture's linkers put stubs into a separate section.
 	CallStubs [][]Pattern
 
 	// Decoded is set if codeflow.Function supports the instructions. A frame pointer can then be recovered from them.

@@ -83,7 +83,7 @@ func (t *Table) parseFDE(s sectionID, off uint64) (FDE, *cie, error) {
 	return t.fdeOf(s, &e)
 }
 
-// fdeOf reads the rest of an FDE.
+// fdeOf reads the rest of an FDE, after the head in e.
 func (t *Table) fdeOf(s sectionID, e *entry) (FDE, *cie, error) {
 	c, err := t.cieAt(s, e.cie)
 	if err != nil {
@@ -94,7 +94,7 @@ func (t *Table) fdeOf(s sectionID, e *entry) (FDE, *cie, error) {
 	r.take(c.segmentSize)
 	f := FDE{section: s, off: e.off, cie: e.cie, Signal: c.signal, end: e.end}
 	f.Start = t.pointer(&r, c.fdeEnc, bases{section: sec.Addr, data: t.data})
-	// The length has the format of the addresses, and no base.
+	// The FDE's length has the format of the addresses, and no base.
 	f.End = f.Start + t.pointerValue(&r, c.fdeEnc&peFormat)&t.lengthMask(c.fdeEnc)
 	if c.hasData {
 		size := r.uleb()

@@ -52,8 +52,8 @@ func (m *machine) run(t *Table, f *FDE, c *cie, pc uint64) (start, end uint64, e
 	return m.until(pc, f.End, f.off)
 }
 
-// until executes instructions until the location is beyond pc. It returns the limits of the row. The parameter limit is
-// the end of the last row.
+// until executes instructions until the location is beyond pc. It returns the limits of the row that covers pc. The
+// parameter limit is the end of the FDE's last row.
 func (m *machine) until(pc, limit, entryOff uint64) (start, end uint64, err error) {
 	for m.r.more() {
 		start = m.loc

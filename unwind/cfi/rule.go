@@ -11,7 +11,7 @@ type RuleKind uint8
 
 // The kinds of rules. The CFA's own rule is RuleRegister or RuleExpression.
 const (
-	// RuleUnspecified is the absence of a rule: by convention the register is unchanged.
+	// RuleUnspecified is the absence of a rule: by convention, the caller's value is unchanged in the register.
 	RuleUnspecified RuleKind = iota
 	// RuleUndefined: the caller's value is lost.
 	RuleUndefined

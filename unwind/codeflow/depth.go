@@ -8,10 +8,10 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrUnknown means that the distance at the address is unknown: the function moves its stack pointer by unknown
-	// amounts.
+	// ErrUnknown means that the distance from the stack pointer to the CFA is unknown at the address: the function
+	// moves its stack pointer by unknown amounts.
 	ErrUnknown = errors.New("depth: the frame's size is not fixed")
-	// ErrUnreached means that no path to the address was found.
+	// ErrUnreached means that no path from the function's entry to the address was found.
 	ErrUnreached = errors.New("depth: no path to the address")
 	// ErrCode means that an instruction could not be decoded, or that there is no code, or more than MaxCode bytes.
 	ErrCode = disasm.ErrX86Code

@@ -57,7 +57,8 @@ func effectOf(x *x86asm.Inst) (depthEffect, int64) {
 	return nothing, 0
 }
 
-// depthSetting returns the effect of an instruction that writes to its first operand, the stack pointer.
+// depthSetting returns the effect of an instruction that writes to its first operand. Only a write to the stack pointer
+// has an effect.
 func depthSetting(x *x86asm.Inst) (depthEffect, int64) {
 	amount, immediate := x.Args[1].(x86asm.Imm)
 	switch {

@@ -11,7 +11,7 @@ type depthFollower struct {
 	f      *Function
 	insts  []depthInst // ascending
 	index  []int32     // number plus 1 of the instruction that starts at an offset of the code; 0: none starts there
-	todo   []int       // instructions whose distances have changed
+	todo   []int       // instructions whose distances have changed since run last followed them
 	tables depthSet    // the distances at jumps through registers and tables
 }
 
@@ -172,7 +172,8 @@ func (w *depthFollower) decode() error {
 	return nil
 }
 
-// reach adds distances to the possible distances of the instruction at an offset.
+// reach adds distances to the possible distances of the instruction at an offset. If no instruction starts there, it
+// does nothing.
 func (w *depthFollower) reach(at int, d depthSet) {
 	if at < 0 || at >= len(w.index) || w.index[at] == 0 {
 		return // out of the function, or into the middle of an instruction

@@ -20,9 +20,9 @@
 // the frame pointer, it does not contain this distance. If the stack pointer is known and the frame pointer is not, the
 // distance gives the frame pointer.
 //
-// The package does not depend on processes or images. Package disasm decodes the instructions. The
-// type machine holds all other differences between architectures. ppc64le is not supported here, because its ABI
-// requires a back chain.
+// The package does not depend on processes or images. Package disasm decodes the instructions. The type machine
+// contains all other differences between architectures. ppc64le is not supported here, because its ABI requires a back
+// chain.
 package codeflow
 
 import (

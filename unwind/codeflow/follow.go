@@ -30,8 +30,8 @@ type Place struct {
 // The errors are the errors of this package. If the last abandoned path has an instruction that cannot be decoded, the
 // error is from package disasm.
 //
-// budget is the number of instructions that Follow may decode, over all frames of the caller. Follow subtracts the
-// number that it used.
+// budget is the number of instructions that Follow may still decode. Follow subtracts the number that it used, so that
+// one budget can limit the calls for many frames.
 func Follow(
 	a *arch.Arch, code Code, at Place, regs arch.Registers, mem Memory, budget *int,
 ) (arch.Registers, error) {

@@ -24,7 +24,8 @@ func (w *follower) comesBack(entry uint64, nested int) bool {
 	back := w.hasReturn(entry, nested)
 	w.back[entry] = back
 	delete(w.looking, entry)
-	// The result is not stored if a limit has cut the analysis: with less nesting or a larger budget, it may find more.
+	// The result is not stored if a limit has cut the analysis: another analysis, with less nesting or a larger budget,
+	// may prove more.
 	if !back || !w.cut || nested == 0 && *w.budget > 0 {
 		w.code.Remember(entry, back)
 	}

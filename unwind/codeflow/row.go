@@ -159,7 +159,8 @@ func newSymbols(skew uint64) *symbols {
 	return &symbols{skew: skew, of: make(map[uint64]int), byAddr: make(map[uint64]uint64)}
 }
 
-// The high bits of symbols. A call may have written to memory below the stack pointer. So the symbols of addresses are
+// The high bits of symbols. After a call, the follower treats all memory below the stack pointer as unknown
+// (state.lost). The call may also have written to memory at any address that is only a symbol. So these symbols are
 // below the stack pointer's symbol. Only the frame pointer's symbol is above it, because the frame pointer points above
 // the stack pointer.
 const (

@@ -134,8 +134,8 @@ func (c *Core) compare(img *elfimage.Image, bias uint64) (Evidence, error) {
 	return how, nil
 }
 
-// sameContent compares one segment with the core's memory. code is true if the core contains code of the segment,
-// without its first page.
+// sameContent compares one segment with the core's memory. code is true if the segment is executable and the core
+// contains more of it than the first page of the file.
 func (c *Core) sameContent(img *elfimage.Image, s elfimage.Segment, bias uint64) (same, code bool) {
 	n := min(s.Filesz, compareBytes)
 	buf := make([]byte, min(n, memoryPage))

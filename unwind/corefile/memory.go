@@ -66,8 +66,8 @@ type Memory struct {
 	valid   uint64 // number of bytes of the field page that are valid
 }
 
-// memoryPage is the size of one read in bytes; its address is a multiple of this size. No architecture has smaller
-// pages.
+// memoryPage is the number of bytes that Memory reads at once. Their address is a multiple of this number. No
+// architecture has smaller pages.
 const memoryPage = 4096
 
 // NewMemory returns the memory of the core and the files.

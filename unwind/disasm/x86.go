@@ -51,7 +51,7 @@ const (
 	xop // of some AMD processors up to 2014
 )
 
-// encodingOf recognizes encodings other than legacy. x/arch would take some of these for other instructions (Intel SDM,
+// encodingOf recognizes encodings other than legacy. x/arch would decode some of them as wrong instructions (Intel SDM,
 // volume 2, 2.3 and 2.7).
 func encodingOf(p []byte) encoding {
 	for i, b := range p {

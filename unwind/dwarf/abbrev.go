@@ -59,8 +59,8 @@ func (d *Data) abbrevs(u *unit) (*abbrevs, error) {
 	})
 }
 
-// readAbbrevs reads a unit's table. Its end is unknown, so the amount of bytes read increases until they contain the
-// whole table.
+// readAbbrevs reads a unit's table. The table's size is unknown, so each attempt reads more bytes, until they contain
+// the whole table.
 func (d *Data) readAbbrevs(u *unit) (*abbrevs, error) {
 	for n := uint64(abbrevStep); ; n *= 4 {
 		c, err := d.sections.abbrev.cursor(u.abbrev, n)

@@ -7,7 +7,7 @@ import (
 
 // call describes the function at an address, or a call that the compiler inlined at this address.
 type call struct {
-	// offset is the offset of the call's entry.
+	// offset is the offset of the call's debugging information entry.
 	offset       uint64
 	entry, start uint64
 	// file and line are the place of the call in the source; 0 for the function itself.

@@ -61,8 +61,8 @@ type Data struct {
 	options  Options
 	// skeleton is the image to which a split file belongs; nil if this is an image itself.
 	skeleton *Data
-	// effort bounds the processor time, shared with split files; nil means no limit. exceeded is set after
-	// Options.Report got the error.
+	// effort bounds the processor time, shared with split files; nil means no limit. exceeded is set when the error of
+	// an exceeded effort goes to Options.Report, so that it goes there only once.
 	effort   *budget.Effort
 	exceeded atomic.Bool
 

@@ -78,7 +78,7 @@ func (x *packageIndex) number(table int, i uint32, size int) uint64 {
 type part struct{ off, size uint64 }
 
 // find returns the places of a unit's data by the numbers of sections; nil if the package does not contain the unit.
-// looked is the number of slots that find read in vain.
+// looked is the number of slots that find read and that belong to other units.
 func (x *packageIndex) find(id uint64) (parts map[uint32]part, looked uint32) {
 	if x.slots == 0 {
 		return nil, 0

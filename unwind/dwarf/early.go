@@ -77,8 +77,9 @@ func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 	return nil, nil
 }
 
-// readAhead starts to expand the other sections that a look-up needs, in parallel with .debug_info. It expands them to
-// about the data of the unit at an offset.
+// readAhead starts to expand the other sections that a look-up needs, in parallel with .debug_info. off is the offset
+// of a unit in .debug_info. readAhead expands each section up to about the place of this unit's data. It does nothing
+// if .debug_info is already expanded up to the unit.
 func (d *Data) readAhead(off uint64) {
 	info := &d.sections.info
 	if s := info.expanding(); s == nil || s.have.Load() > off {

@@ -15,7 +15,7 @@ const (
 	maxRangeBytes = 64 << 20
 	// indexCost is the cost of reading an address by its index, in bytes of range lists.
 	indexCost = 16
-	// rangeStep is the size in bytes of the first read of a list.
+	// rangeStep is how many bytes of a list are read at first.
 	rangeStep = 1 << 10
 )
 

@@ -58,7 +58,7 @@ func (s *spilled) reach(n uint64) error {
 	return nil
 }
 
-// more expands one piece, unless the file already has n bytes.
+// more expands one piece, unless the file already has n bytes or an earlier piece gave an error.
 func (s *spilled) more(n uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

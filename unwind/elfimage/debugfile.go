@@ -62,8 +62,8 @@ type FoundFile struct {
 	Path string
 	// How is the method by which the file was found.
 	How FoundHow
-	// Skipped has an error for each file at an earlier place that was not used, because it is of another build or
-	// unreadable.
+	// Skipped has an error for each file that was tried before this one and not used, because the file is of another
+	// build or unreadable.
 	Skipped []error
 
 	file io.Closer

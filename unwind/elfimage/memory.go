@@ -48,8 +48,8 @@ func (r memoryReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, err //nolint:wrapcheck // source wraps it
 }
 
-// readMemoryHeaders reads the ELF header and the program headers. It removes the section headers from m.header, and
-// returns the header with them.
+// readMemoryHeaders reads the ELF header and the program headers. It returns the ELF header as it is in memory. In
+// m.header, it removes the fields about section headers.
 func (m *Image) readMemoryHeaders() (header, error) {
 	if err := m.readELFHeader(); err != nil {
 		return header{}, err

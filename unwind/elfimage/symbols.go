@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// Symbol is an unchanged entry of a symbol table (gABI, chapter 4, "Symbol Table").
+// Symbol is an entry of a symbol table, with the values in the file (gABI, chapter 4, "Symbol Table").
 type Symbol struct {
 	// Name shares memory with the whole string table. Clone it to keep it longer than the table.
 	Name string
