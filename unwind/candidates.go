@@ -124,8 +124,8 @@ func (w *walk) tryCandidate(frame *Frame, c *Candidate) *leftCandidate {
 	return l
 }
 
-// calledFrame reports whether the instruction before a frame's return address can have called the frame from which the
-// walk has just come. The walk's list chosen already includes the candidate.
+// calledFrame reports whether the instruction before the parameter frame's return address can have called the next
+// inner frame, from which the walk has just come. The walk's list chosen already includes the candidate under trial.
 func (w *walk) calledFrame(frame *Frame) bool {
 	var entry uint64
 	if frame.Method == ByCFI && w.row.FDEEnd > w.row.FDEStart {

@@ -50,7 +50,8 @@ func (g *goFrame) lost() (Frame, Stop) {
 	return Frame{}, Stop{Reason: StackSwitch, Address: g.frame.PC}
 }
 
-// stepExact finds the caller of an interrupted function that switches stacks, if the function has not yet switched.
+// stepExact finds the caller of a function that a signal interrupted, or of the innermost function, if this function
+// switches stacks and has not yet switched. Otherwise it ends the walk (see lost).
 func (g *goFrame) stepExact() (Frame, Stop) {
 	n := g.at - g.f.Entry
 	if g.prologue.record != 0 && byRecord[g.f.Name] && g.delta > 0 && g.at >= g.prologue.record {
@@ -69,7 +70,8 @@ func (g *goFrame) stepExact() (Frame, Stop) {
 	return g.stepPlain()
 }
 
-// stepSwitch finds the caller of a function that switches stacks and has called another function.
+// stepSwitch finds the caller of a function that switches stacks and has called another function. If the code cannot be
+// read or is unknown, it ends the walk (see lost).
 func (g *goFrame) stepSwitch() (Frame, Stop) {
 	if !g.w.arch.Go.Followed || g.module.Code == nil {
 		return g.lost()
@@ -100,7 +102,8 @@ func (g *goFrame) stepSwitch() (Frame, Stop) {
 // maxAfter limits the bytes of code after a call that are searched for an instruction that restores the stack pointer.
 const maxAfter = 64
 
-// after returns the code that runs when the called function returns; nil if the code cannot be read.
+// after returns the code at the frame's return address, which runs when the called function has returned. It returns
+// nil if the code cannot be read.
 func (g *goFrame) after() []byte {
 	for n := uint64(maxAfter); n >= 8; n /= 2 {
 		if code, err := g.module.Code.Code(g.frame.PC-g.module.Bias, n); err == nil {
@@ -119,7 +122,8 @@ func (g *goFrame) leaveTo(sp uint64, stop Stop) (Frame, Stop) {
 	return g.leave(sp+g.delta+8, true)
 }
 
-// stepRecord finds the caller by the frame pointer.
+// stepRecord finds the caller by the frame pointer, which points to the saved frame pointer and the return address. It
+// ends the walk if there is no valid record at this place.
 func (g *goFrame) stepRecord() (Frame, Stop) {
 	fp, ok := g.w.regs.Get(g.w.arch.FP)
 	if !ok || fp == 0 || fp%8 != 0 || g.delta == 0 {
@@ -218,7 +222,7 @@ func (g *goFrame) stepMoreStack() (Frame, Stop) {
 	return g.accept(sp, caller, true)
 }
 
-// load returns the word at an address; 0 if the memory is missing.
+// load returns the word of memory at an address; 0 if this memory is missing in the snapshot.
 func (g *goFrame) load(addr uint64) uint64 {
 	v, _ := g.w.mem.Word(addr)
 	return v
@@ -234,9 +238,10 @@ func (g *goFrame) word(addr uint64) (uint64, Stop) {
 }
 
 // afterCgo returns the stack pointer that asmcgocall had before it switched stacks. It computes the value like
-// asmcgocall's own code after the call. On the system stack, asmcgocall has saved the goroutine, and the distance of
-// the goroutine's stack pointer from the end of its stack. Without a goroutine it has saved the stack pointer. ok is
-// false if the code is unknown, or the value is not in the goroutine's stack.
+// asmcgocall's own code after the call. If a goroutine runs, asmcgocall has saved two values on the system stack: the
+// goroutine, and the distance of its stack pointer from the end of its stack. Otherwise asmcgocall has saved the stack
+// pointer itself. ok is false if the code is unknown, or if the value is not in the goroutine's stack. If stop has a
+// reason, memory is missing.
 func (g *goFrame) afterCgo(after []byte) (sp uint64, stop Stop, ok bool) {
 	here := g.w.floor()
 	goroutine, _, found := loadFromStack(after, 0x8b, 7)  // mov …(%rsp),%rdi
@@ -284,10 +289,10 @@ func loadFromStack(code []byte, opcode, register byte) (disp uint64, at int, ok 
 	return 0, 0, false
 }
 
-// afterSystemStack returns the stack pointer of the goroutine that called systemstack. It finds the goroutine like
-// systemstack's own code after the call: from a register to the thread's system goroutine, from there to the thread,
-// and to its current goroutine. The system goroutine's saved stack pointer must equal the frame's: this proves that the
-// register points to it.
+// afterSystemStack returns the stack pointer of the goroutine that called systemstack. It finds this goroutine like
+// systemstack's own code after the call: a register points to the thread's system goroutine, this points to the thread,
+// and the thread points to its current goroutine. The saved stack pointer of the system goroutine must equal the
+// frame's stack pointer. This proves that the register still points to the system goroutine.
 func (g *goFrame) afterSystemStack(after []byte) (sp uint64, stop Stop, ok bool) {
 	system, known := g.w.regs.Get(g.w.arch.Go.Goroutine)
 	i := bytes.Index(after, []byte{0x48, 0x8b, 0x58, offM}) // mov g.m(%rax),%rbx

@@ -123,8 +123,8 @@ func placeIn(m *Module, frame *Frame) codeflow.Place {
 }
 
 // learn derives the row of a place whose code was followed, and stores the row in the module's CodeCache. This takes
-// twice as long as following the code. Most addresses in computing code occur only once, so learn does it only for
-// addresses that occur again.
+// twice as long as following the code. In code that computes, most addresses occur only once. So learn derives a row
+// only when the same place is followed again.
 func (w *walk) learn(bare *bareCode, f *followed) {
 	told, at := bare.module.CodeCache, f.at
 	at.Addr -= bare.module.Bias

@@ -5,10 +5,10 @@ import (
 )
 
 // stepUnlinked finds the caller of the innermost frame if the return address is in the link register and the register's
-// value is unknown. An example is a thread that was read asleep, without its registers: newer compilers put a system
-// call before the function saves registers. As for a return probe, the stack is searched for functions that contain a
-// call of this function (see behindProbe). The caller is accepted if exactly one such call in the process's code
-// matches the stack. Otherwise the result is false and nothing has changed.
+// value is unknown. An example is a sleeping thread whose stack was read without its registers: newer compilers may put
+// a system call before the instructions that save the link register. As for a return probe, stepUnlinked searches the
+// stack for functions that contain a call of this function (see behindProbe). It accepts the caller if exactly one such
+// call in the process's code matches the stack. Otherwise the result is false and nothing has changed.
 func (w *walk) stepUnlinked(frame *Frame) (Frame, bool) {
 	link, ok := linkRegister(w.arch)
 	sp, known := w.regs.Get(w.arch.SP)

@@ -71,8 +71,9 @@ type behindProbe struct {
 // maxCallerFrame bounds the frame of a probed function's caller in bytes.
 const maxCallerFrame = 1 << 16
 
-// searchStack looks for words of the stack that are return addresses of direct calls. It tries all calls in the
-// function that such a direct call has called. entry is where the probed function begins.
+// searchStack looks for words of the stack that are return addresses of direct calls. The function that such a call has
+// called may be the caller of the probed function, so searchStack tries all direct calls in it. entry is where the
+// probed function begins.
 func (p *behindProbe) searchStack(entry uint64) {
 	w := p.w
 	met := make(map[uint64]bool)
@@ -95,7 +96,8 @@ func (p *behindProbe) searchStack(entry uint64) {
 	}
 }
 
-// enterSite tries the call c in a function. ra is a word of the stack, the return address of a call of this function.
+// enterSite tries the call c in the given function as the call of the probed function, which begins at entry. ra is a
+// word of the stack: the return address of a call of the given function.
 func (p *behindProbe) enterSite(c call, ra, function, entry uint64) {
 	t, next, ok := p.w.returnsTo(c.back, ra)
 	if !ok || c.function != entry && !p.w.jumps(c.function, entry) {
@@ -119,8 +121,8 @@ func (p *behindProbe) enterSite(c call, ra, function, entry uint64) {
 	p.agree = p.agree && next == p.next && after.regs == p.after.regs
 }
 
-// returnsTo makes a step from the address site, where a possible caller would continue. t is the walk after the step,
-// and next is the frame to which the step leads. ok is false if the step does not lead to the return address ra.
+// returnsTo makes a step from the address site, where a possible caller would continue, to the next outer frame. t is
+// the walk after the step, and next is that frame. ok is false if the step fails or leads to another address than ra.
 func (w *walk) returnsTo(site, ra uint64) (t walk, next Frame, ok bool) {
 	const cost = 8 // a step costs as much time as following 8 instructions
 	w.instructions -= cost

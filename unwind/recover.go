@@ -34,11 +34,12 @@ const (
 )
 
 // recoverFramePointer finds the caller of a frame whose CFA is defined by the frame pointer while only the stack
-// pointer is known. An example is a thread that was read asleep. A value of the frame pointer is proven as follows:
+// pointer is known. An example is a sleeping thread whose stack was read without its registers. recoverFramePointer
+// finds the value of the frame pointer as follows:
 //
 //   - The function's instructions give the distance of the stack pointer from the CFA at the frame's address. This
-//     gives the value of the frame pointer. If the distance is not fixed, every word of the stack is tried as its
-//     target.
+//     gives the value of the frame pointer. If the distance is not fixed, the address of every word of the stack is
+//     tried as the value.
 //   - A value is proven only if it leads to the base of the stack by call frame information alone. Every return address
 //     on the way must follow a call. The first of these calls must be able to call this function.
 //   - A value is accepted if it is the only proven value, and no other value is in doubt.

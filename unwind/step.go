@@ -105,8 +105,8 @@ func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByCFI)
 }
 
-// advance accepts the caller's registers, which must contain the stack pointer. The result is NoProgress if the
-// caller's stack pointer is not beyond the frame's.
+// advance accepts the caller's registers. The result is BadCFI if they have a program counter but no stack pointer. It
+// is NoProgress if the caller's stack pointer is not beyond the frame's, except in the cases of mayStay.
 func (w *walk) advance(frame *Frame, cfa uint64, caller arch.Registers, method Method) (Frame, Stop) {
 	sp, ok := caller.Get(w.arch.SP)
 	if _, hasPC := caller.Get(w.arch.PC); hasPC && !ok {

@@ -13,7 +13,7 @@ const (
 	EndOfStack
 	// MaxFrames: the walk has reached the maximum number of frames, and the stack has more.
 	MaxFrames
-	// NoRegisters: the thread's registers hold no program counter.
+	// NoRegisters: the thread's registers do not contain a program counter.
 	NoRegisters
 	// NoMemory: an address that a rule needs is not in the snapshot.
 	NoMemory

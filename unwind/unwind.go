@@ -189,7 +189,7 @@ type walk struct {
 	// chosen are the candidates for code compiled at run time that the walk uses.
 	chosen []Candidate
 
-	trial bool // the walk tries a value or a caller, and may refute it
+	trial bool // this walk is a trial of a register's value or of a caller, which may turn out to be wrong
 	// trialState is the result of the trial of a frame found by instructions. The walk then repeats the path of the
 	// trial, so the result also applies to the frames farther out.
 	trialState trialState

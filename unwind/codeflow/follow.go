@@ -193,7 +193,7 @@ func (w *follower) leaveByStub(s *state, x *instruction, addr uint64) error {
 }
 
 // goOn handles a path that continues in a function of another image. This function returns to the caller of the frame's
-// function, or never.
+// function. If the function never returns, goOn only ends the path.
 func (w *follower) goOn(s *state, x *instruction) error {
 	if back, known := w.code.Returns(x.to); known && !back {
 		return nil
@@ -201,7 +201,8 @@ func (w *follower) goOn(s *state, x *instruction) error {
 	return w.leave(s, x)
 }
 
-// enter handles a jump to a known address.
+// enter handles a jump to a known address: it continues the path there. If call frame information covers the address,
+// the path ends: as a return at a function's entry, otherwise without a result.
 func (w *follower) enter(s *state, x *instruction) error {
 	covered, entry := w.code.Covered(x.to)
 	switch {
@@ -214,8 +215,8 @@ func (w *follower) enter(s *state, x *instruction) error {
 	return nil
 }
 
-// leave handles a path that returns, or that continues as another function. It joins the caller's registers with the
-// registers that earlier paths gave.
+// leave handles a path that returns, or that continues as another function. It keeps only the registers of the caller
+// whose values are the same on all paths so far that returned.
 func (w *follower) leave(s *state, x *instruction) error {
 	ra, sp, ok := w.machine.returnsTo(w.machine, s, w.mem, x)
 	if !ok {

@@ -79,7 +79,7 @@ func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 
 // readAhead starts to expand the other sections that a look-up needs, in parallel with .debug_info. off is the offset
 // of a unit in .debug_info. readAhead expands each section up to about the place of this unit's data. It does nothing
-// if .debug_info is already expanded up to the unit.
+// if .debug_info is not expanded into a file, or if the file already contains the start of the unit.
 func (d *Data) readAhead(off uint64) {
 	info := &d.sections.info
 	if s := info.expanding(); s == nil || s.have.Load() > off {

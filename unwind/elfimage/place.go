@@ -25,7 +25,8 @@ func plainName(name string) bool {
 }
 
 // linkPaths returns the possible paths of a debug link's file: in the folder of the image, in .debug below this folder,
-// and below each of folders. If /lib is a link to /usr/lib, packages may still use the short path.
+// and below each of folders. If /lib is a link to /usr/lib, packages may still use the path without /usr, so linkPaths
+// returns this path too.
 func linkPaths(path, name string, folders []string) []string {
 	if path == "" {
 		return nil

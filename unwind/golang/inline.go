@@ -125,9 +125,9 @@ func (n *inlines) calls(addr uint64) (calls []call, at uint64, err error) {
 	return nil, 0, fmt.Errorf("%w: %s inlines without end", ErrMalformed, n.f.Name)
 }
 
-// starts returns, for each inlined call at an address, the start of the piece of the call's code that contains the
-// address. The piece includes calls that are inlined into the call. So an outer call's piece contains an inner call's
-// piece, and one pass backwards from the address finds all starts.
+// starts returns, for each inlined call at an address, the start of the piece of code that belongs to the call and
+// contains the address. The piece includes the calls that are inlined into this call. So an outer call's piece contains
+// the pieces of inner calls, and one pass backwards from the address finds all starts.
 func (n *inlines) starts(addr uint64, calls []call) ([]uint64, error) {
 	i, err := n.find(addr)
 	if err != nil || i < 0 || len(calls) == 0 {
@@ -157,7 +157,7 @@ type levels struct {
 	none    int
 }
 
-// levels returns a levels for the calls at an address, which are innermost first.
+// levels makes a levels for the inlined calls at an address. The list calls is innermost first.
 func (n *inlines) levels(calls []call) levels {
 	l := levels{inlines: n, known: make(map[int32]int, 2*len(calls)), none: len(calls)}
 	for i, c := range calls {
@@ -166,9 +166,9 @@ func (n *inlines) levels(calls []call) levels {
 	return l
 }
 
-// of looks up the call with the number index in the inline tree. It returns the position in calls of this call, or else
-// of the innermost call in calls into which this call is inlined. It returns l.none if there is no such call. It reads
-// each entry of the inline tree once.
+// of looks up the call with the number index in the inline tree. If this call is in the list that the method levels
+// got, of returns its position in the list. Otherwise it returns the position of the innermost call in the list into
+// which this call is inlined, or l.none if there is no such call. It reads each entry of the inline tree once.
 func (l levels) of(index int32) (int, error) {
 	var path []int32
 	level := l.none

@@ -99,8 +99,8 @@ type code struct {
 	jumps []jump
 	// The field data lists the functions to which the image's data points.
 	data []int32
-	// callees has the kinds of called addresses: of the reporters that the image defines, and of addresses at which no
-	// function starts.
+	// callees caches how the functions at called addresses report errors. It has the addresses of the reporters that
+	// the image defines, and called addresses at which no function of fns starts.
 	callees map[uint64]reporter
 	entries []uint8 // see method plain
 }
@@ -228,8 +228,8 @@ func apart(fns []function) []function {
 // span is the base-2 logarithm of the bytes of code for one entry of the index.
 const span = 6
 
-// index makes the list first. For each 2^span bytes of code, the list contains the last function that starts at or
-// before these bytes.
+// index makes the list in the field first. For each 2^span bytes of code, this list contains the last function that
+// starts at or before these bytes.
 func (c *code) index() {
 	c.base = c.fns[0].start
 	last := c.fns[len(c.fns)-1].end - c.base
@@ -345,8 +345,8 @@ func (c *code) sourceFile(addr uint64) string {
 	return ""
 }
 
-// callee returns how the function at a call's target reports. If the image imports the function, the target is a stub,
-// which jumps to the address in a slot.
+// callee returns how the function that begins at a call's target reports errors. If the image imports this function,
+// the target is a stub, which jumps to the address in a slot.
 func (c *code) callee(target uint64) reporter {
 	if fn := c.starting(target); fn >= 0 {
 		return c.fns[fn].kind

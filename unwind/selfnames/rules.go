@@ -64,9 +64,10 @@ type prover struct {
 	claims map[claim][]int32
 }
 
-// compare looks for contradictions between the image and the table: a function reports with a file, and the table does
-// not have the function in this file. Names in such a file are not derived. If more than one in 50 reports is a
-// contradiction, or there are no reports, compare returns false, and the table is not used.
+// compare looks for contradictions between the image and the table. A contradiction is a function that reports errors
+// with the name of a file, while the table does not have the function in this file. Names in such a file are not
+// derived. If more than one in 50 reports is a contradiction, or there are no reports, compare returns false, and the
+// table is not used.
 func (p *prover) compare() bool {
 	right, wrong := 0, 0
 	for i := range p.all {

@@ -180,8 +180,8 @@ func (s *sweeper) call(fn int32, e *effect, regs *state) {
 	}
 }
 
-// jump records a jump that leaves the function. If argument registers point to a function's name, it also records a
-// pending.
+// jump records a jump that leaves the function. If argument registers point to a function's name, it also adds the jump
+// to the pending jumps.
 func (s *sweeper) jump(fn int32, e *effect, regs *state) {
 	if e.target == 0 {
 		return

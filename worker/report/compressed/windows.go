@@ -63,7 +63,7 @@ func (w *Windows) Encode(p Place) (uint64, bool) {
 	return uint64(n)<<windowBits | p.Address&(1<<windowBits-1), true
 }
 
-// Header returns a line without a line end for each window that is new since the last call.
+// Header returns a line without a line end for each window that was added since the previous call of Header.
 func (w *Windows) Header() []string {
 	var lines []string
 	for n := len(w.list) - w.fresh; n < len(w.list); n++ {

@@ -11,9 +11,10 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// writeFolded prints a line for each stack, in alphabetical order. The line has the values of the root labels and the frames from
-// the outermost to the innermost, separated by semicolons, and after a space the sum of the samples' values. The name of an
-// inlined call ends in "_[i]". Code without a symbol has its module in brackets as name. Stacks whose sum is 0 have no line.
+// writeFolded prints a line for each stack, in alphabetical order. The line has the values of the labels in o.Root and
+// the frames from the outermost to the innermost, separated by semicolons, and after a space the sum of the samples'
+// values. The name of an inlined call ends in "_[i]". Code without a symbol has its module in brackets as name. Stacks
+// whose sum is 0 have no line.
 func writeFolded(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	sums, err := foldStacks(p, index, o, foldedWords)
 	if err != nil {
@@ -84,8 +85,8 @@ type folder struct {
 	buf    []byte
 }
 
-// stack returns the root labels and the stack of a sample as text: outermost first, separated by semicolons. The next call
-// overwrites the result. Its length is at most about 4 * maxDepth * maxName.
+// stack returns the values of the labels in f.root and the frames of a sample as text: outermost first, separated by
+// semicolons. The next call overwrites the result. Its length is at most about 4 * maxDepth * maxName.
 func (f *folder) stack(s *profile.Sample) []byte {
 	f.list = f.list[:0]
 	for _, loc := range s.Location {

@@ -122,8 +122,8 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 	return err
 }
 
-// writePprof prints a pprof file. It charges half of the memory that reading has taken: package profile needs at most so much for
-// its lists and for the message before compression.
+// writePprof prints a pprof file. It charges half of the memory that was charged for reading the profile, because
+// package profile needs at most this much for its lists and for the message before compression.
 func writePprof(w io.Writer, p *profile.Profile, memory *budget.Budget) error {
 	if err := memory.Charge(memory.Used()/2, "the pprof file"); err != nil {
 		return err

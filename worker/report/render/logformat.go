@@ -242,7 +242,8 @@ func put(b *bytes.Buffer, name, value string) {
 	b.WriteString(value + "\n")
 }
 
-// fieldName returns a name for a field that journald accepts, with a prefix so that it is no name of journald's own fields.
+// fieldName makes a field name that journald accepts. Its prefix makes it different from the names of journald's own
+// fields.
 func fieldName(name string) string {
 	name = "PGSB_" + strings.Map(func(r rune) rune {
 		switch {

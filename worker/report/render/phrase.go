@@ -28,8 +28,9 @@ func isServerMain(function string) bool {
 
 var rowOf = regexp.MustCompile(`\(\d+,\d+\)`)
 
-// Phrase describes what a PostgreSQL process did in words for a DBA, from the stack of its first thread. It returns the zero value
-// if the trace is not of a server process, or if there is no phrase for the stack.
+// Phrase describes in words for a DBA what a PostgreSQL process did. It derives the words from the stack of the
+// process's first thread. It returns the zero value if the trace is not of a server process, or if there is no phrase
+// for the stack.
 func Phrase(t *backtrace.Trace) moment.Phrase {
 	if len(t.Threads) == 0 {
 		return moment.Phrase{}
