@@ -120,7 +120,8 @@ func (w *walk) callsIn(start uint64) []call {
 }
 
 // jumps reports whether the function at start contains a jump to the address to, the beginning of another function.
-// Small wrapper functions contain such jumps.
+// Small wrapper functions contain such jumps. It is false for functions of more than 1 KiB, and on architectures other
+// than x86-64.
 func (w *walk) jumps(start, to uint64) bool {
 	const jmp, length = 0xe9, 5 // Intel SDM, JMP rel32
 	const most = 1 << 10

@@ -86,7 +86,8 @@ func displacement(p []byte) int64 {
 }
 
 // savesAll reads the stores at the beginning of crosscall2 or a signal handler, which save all registers that their
-// caller (C or the kernel) needs.
+// caller (C or the kernel) needs. It stops at the first unknown instruction. It returns no registers if Go's table
+// contradicts a store.
 func (g *goFrame) savesAll(code []byte) (p prologue) {
 	for off := 0; off < len(code); {
 		n, register, disp := storeAt(code[off:])
@@ -120,8 +121,8 @@ func (p *prologue) has(register int) bool {
 
 // storeAt decodes an instruction at the beginning of crosscall2 or a signal handler. n is its length, 0 for unknown
 // instructions. For a store on the stack it returns the register and the offset from the stack pointer. The register is
-// -1 for an instruction that stores nothing. Go's table describes changes of the stack pointer, so they are ignored
-// here.
+// -1 for an instruction that stores nothing. Such an instruction may change the stack pointer, but Go's table describes
+// these changes.
 func storeAt(p []byte) (n, register int, disp int64) {
 	at := func(i int) byte {
 		if i < len(p) {

@@ -61,7 +61,8 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 }
 
 // atStart reports whether a frame belongs to the code where its program, or its dynamic linker, began. It accepts only
-// code up to the first call. Code after a call may never run, because the called function may not return.
+// code up to the first call. Code after a call may never run, because the called function may not return. In a dynamic
+// linker it also accepts code after calls.
 func (w *walk) atStart(frame *Frame, module *Module) bool {
 	const most = 1 << 10 // bytes; most addresses are farther away
 	start := module.Start + module.Bias

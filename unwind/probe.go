@@ -189,7 +189,8 @@ func (w *walk) savedAbove() uint64 {
 
 // mayReturn reports whether ra, the word at the stack address at, can be the return address of a probed function's
 // caller. An instruction before ra must be a call. The called function must contain a call for which call frame
-// information has the return address at this place.
+// information has the return address at this place. If this cannot be checked, for example after an indirect call, the
+// result is true.
 func (w *walk) mayReturn(ra, at uint64) bool {
 	if w.calls(ra, 0) == refuted {
 		return false

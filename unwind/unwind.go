@@ -186,7 +186,7 @@ type walk struct {
 	// calledBack is set if the walk has already passed a call from C to Go.
 	calledBack bool
 
-	// chosen are the candidates for code compiled at run time that the walk uses.
+	// chosen are the candidates that the walk has accepted as the code compiled at run time, each for its addresses.
 	chosen []Candidate
 
 	trial bool // this walk is a trial of a register's value or of a caller, which may turn out to be wrong

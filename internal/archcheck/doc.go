@@ -1,7 +1,7 @@
-// Package archcheck contains the tests of other architectures that need a whole machine: a kernel, a PostgreSQL
-// server, a worker and sessions. scripts/check-arch.sh builds the tests for the architecture and runs them in a virtual
-// machine, whose process 1 is the command tools/archcheck/init. A test that needs no other kernel also runs on this machine.
-// The package must not know how the worker works inside: it runs the program, and uses it through SQL.
+// Package archcheck contains the tests of other architectures that need a whole machine: a kernel, a PostgreSQL server,
+// a worker and sessions. scripts/check-arch.sh builds the tests for the architecture and runs them in a virtual
+// machine, whose process 1 is the command tools/archcheck/init. Tests that need no other kernel also run without a
+// virtual machine. The package must not know how the worker works inside: it runs the program, and uses it through SQL.
 package archcheck
 
 // Result is the test result of one server on one kernel: a line of doc/internals/benchmarks.md's table of architectures.
@@ -26,11 +26,11 @@ type Result struct {
 // Marker begins the line of a test's output that has a Result as JSON.
 const Marker = "@@result "
 
-// YamaMarker begins the line that says which values of kernel.yama.ptrace_scope were tried.
+// YamaMarker begins the line of a test's output that says which values of kernel.yama.ptrace_scope the test tried.
 const YamaMarker = "@@yama "
 
-// Instructions has the numbers of processor instructions that the timing of wait events takes on one kernel: a section of
-// doc/internals/benchmarks.md.
+// Instructions has the numbers of processor instructions that the timing of wait events takes on one kernel. They are a
+// section of doc/internals/benchmarks.md.
 type Instructions struct {
 	Kernel     string `json:"kernel"`     // release
 	PostgreSQL string `json:"postgresql"` // version

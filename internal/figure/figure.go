@@ -1,6 +1,6 @@
-// Package figure has functions with which a passing test prints a figure, such as how much it has compared, or which share
-// was equal. tools/testreport collects these figures. Share and GoPrograms say how much a test compares, depending on the
-// environment. The package must not know the meaning of the figures.
+// Package figure has functions with which a passing test prints a figure, such as the number of things that it has
+// compared, or the share of equal ones. tools/testreport collects these figures. Share and GoPrograms say how much a
+// test compares, depending on the environment. The package must not know the meaning of the figures.
 package figure
 
 import (

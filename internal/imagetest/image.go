@@ -1,9 +1,9 @@
 // Package imagetest has ELF files for the tests of the packages that read them.
 //
-// A File is a small ELF file built in memory (image.go). It supports only the parts of the format that these tests need,
-// and shares no code with the reader. Files returns real files with call frame information: the machine's C library, and
-// the servers in PGSB_TEST_BINDIRS. BuildSplit compiles a program with separate debug information, and StartDebuginfod
-// starts elfutils' real server of such files on loopback.
+// A File is a small ELF file built in memory (image.go). It supports only the parts of the format that these tests
+// need, and shares no code with the packages under test. Files returns real files with call frame information: the
+// machine's C library, and the servers in PGSB_TEST_BINDIRS. BuildSplit compiles a program with separate debug
+// information, and StartDebuginfod starts elfutils' real server of such files on loopback.
 package imagetest
 
 import (

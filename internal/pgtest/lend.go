@@ -22,10 +22,11 @@ var idle struct {
 	servers map[string][]*Server
 }
 
-// Lend returns a server that only this test uses, like Start. If an earlier test has given back a server with the same programs
-// and options, Lend returns that server, which costs a tenth of a new server. Such a server has a new database postgres, and no
-// other databases or roles. A server is not lent again if its test failed, restarted the server, changed template1, a setting
-// or a configuration file of the server, or left a file in the data directory. CloseIdle must run after the tests.
+// Lend returns a server that only this test uses, like Start. If an earlier test has given back a server with the same
+// programs and options, Lend returns that server, which takes a tenth of the time of a new server. Such a server has a
+// new database postgres, and no other databases or roles. A server is not lent again if its test failed, restarted the
+// server, changed template1, a setting or a configuration file of the server, or left a file in the data directory.
+// With the options Standby, Stopped or Prepare, Lend does the same as Start. CloseIdle must run after the tests.
 func Lend(t testing.TB, binDir string, o Options) *Server {
 	t.Helper()
 	if o.Standby || o.Stopped || o.Prepare != nil {
@@ -73,7 +74,8 @@ func CloseIdle() {
 	idle.servers = nil
 }
 
-// giveBack makes the server like a new one and keeps it for another test. If that is not possible, it removes the server.
+// giveBack makes the server like a new one and keeps it for another test. If that is not possible, or if the test has
+// failed or restarted the server, giveBack removes the server.
 func (s *Server) giveBack(key string) {
 	if s.t.Failed() || s.files == nil || s.PostmasterPID() != s.lent {
 		s.end()

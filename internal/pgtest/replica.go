@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// StartReplica starts a hot standby of a primary that Start has made with the same programs and the default InitDB. Data
-// directories of one template have the same system identifier and begin at the same position of WAL, so the standby needs no base
-// backup. The primary must have kept all its WAL.
+// StartReplica starts a hot standby of a primary, with the primary's programs. Start must have made the primary with
+// the default InitDB: data directories of one template have the same system identifier and begin at the same position
+// of WAL, so the standby needs no base backup. The primary must have kept all its WAL.
 func StartReplica(t testing.TB, primary *Server, o Options) *Server {
 	t.Helper()
 	o.Stopped = true

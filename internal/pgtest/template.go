@@ -70,7 +70,8 @@ func copyTemplate(t testing.TB, a account, binDir, to string, arguments []string
 // used is the suffix of the name of a directory with the used copies of a template.
 const used = ".used"
 
-// keepUsed keeps the data directory of a stopped server, so that copyTemplate can use it again.
+// keepUsed keeps the data directory of a stopped server as a used copy of its template, so that copyTemplate can
+// restore it.
 func keepUsed(template, dataDir string) {
 	if os.MkdirAll(template+used, 0o700) == nil {
 		_ = os.Rename(dataDir, filepath.Join(template+used, filepath.Base(filepath.Dir(dataDir)))) // otherwise it is removed

@@ -182,8 +182,8 @@ func (a *Arch) DecodePRStatus(raw []byte) (Registers, error) {
 	return regs, err
 }
 
-// DecodeFPRegSet adds the registers of NT_FPREGSET that unwinding may need to regs. Only s390x has such registers; for
-// other architectures nothing is read and the error is nil.
+// DecodeFPRegSet adds to regs those registers of NT_FPREGSET that unwinding may need. Only s390x has such registers;
+// for other architectures nothing is read and the error is nil.
 func (a *Arch) DecodeFPRegSet(regs *Registers, raw []byte) error {
 	return a.decode(regs, a.fpregs, raw, "NT_FPREGSET")
 }

@@ -11,8 +11,8 @@ import (
 const (
 	// maxIndex bounds the FDEs of an index, 16 bytes each. The largest libraries have a few hundred thousand.
 	maxIndex = 4 << 20
-	// maxOverlap limits the number of FDEs that a look-up tries. It tries more than one, because an FDE that starts
-	// before the address may also end before it.
+	// maxOverlap limits the number of FDEs that one look-up tries. It tries more than one, because the last FDE that
+	// starts before the address may end before it, too.
 	maxOverlap = 8
 )
 

@@ -174,9 +174,10 @@ func (w *follower) decode(addr uint64, x *instruction) error {
 	return w.machine.decode(w.code.Bytes(addr), addr, x)
 }
 
-// leaveByStub handles a path that ends in a jump whose target is not in the instruction, as in stubs. Some linkers
-// create no call frame information for stubs. If the frame itself is in a stub, it has a caller even if the stub's
-// target never returns.
+// leaveByStub handles a path that ends in a jump whose target is not in the instruction. Such a jump may belong to a
+// stub, for which some linkers create no call frame information. Then the path continues in the stub's function (see
+// goOn). If the frame itself is in the stub, the path counts as a return, because the frame has a caller even if the
+// stub's function never returns.
 func (w *follower) leaveByStub(s *state, x *instruction, addr uint64) error {
 	stub := w.code.Stub(addr)
 	switch {
@@ -216,7 +217,8 @@ func (w *follower) enter(s *state, x *instruction) error {
 }
 
 // leave handles a path that returns, or that continues as another function. It keeps only the registers of the caller
-// whose values are the same on all paths so far that returned.
+// whose values are the same on all paths so far that returned. If the program counter or the stack pointer differs, the
+// error is ErrAmbiguous. A path with an unknown return address is abandoned.
 func (w *follower) leave(s *state, x *instruction) error {
 	ra, sp, ok := w.machine.returnsTo(w.machine, s, w.mem, x)
 	if !ok {

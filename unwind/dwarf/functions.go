@@ -10,7 +10,8 @@ import (
 // functions are the functions of one unit that have code.
 type functions struct {
 	all []function // sorted by low address
-	// reach has, for each function, the highest end of this function and of the functions before it in the list all.
+	// reach has, for each function, the highest end address of this function and of the functions before it in the list
+	// all.
 	reach []uint64
 }
 

@@ -10,7 +10,7 @@ import (
 // index finds the units that cover an address.
 type index struct {
 	spans []indexed // sorted by low address
-	// reach has, for each span, the highest end of this span and of the spans before it in the list spans.
+	// reach has, for each span, the highest end address of this span and of the spans before it in the list spans.
 	reach []uint64
 }
 
@@ -75,8 +75,8 @@ func (x *index) find(addr uint64) []uint32 {
 	return units
 }
 
-// indexUnit adds the addresses of unit i to the index. If the unit does not contain its addresses, indexUnit adds it to
-// pending, by the unit's offset.
+// indexUnit adds the addresses of unit i to the index. If the unit's first entry does not give the addresses, indexUnit
+// adds the unit to pending, by the unit's offset, so that readAranges can look for them.
 func (d *Data) indexUnit(i uint32, r *root, pending map[uint64]uint32, budget *int) error {
 	u := &d.units[i]
 	if u.tag != tagCompileUnit && u.tag != tagSkeletonUnit {

@@ -184,8 +184,8 @@ type root struct {
 	low, high, ranges value
 }
 
-// rootDeclaration is the last declaration that was found for a first entry. Some compilers use one table for all units,
-// so the next unit may have the same declaration.
+// rootDeclaration is the declaration that was found last for the first entry of a unit. Some compilers use one table
+// for all units, so the next unit may have the same declaration.
 type rootDeclaration struct {
 	table, code, layout uint64
 	decl                *declaration
@@ -206,7 +206,8 @@ func (d *Data) rootDeclaration(k *rootDeclaration, abbrev []byte, u *unit, code 
 	return decl, d.charge(headerCost+int64(searched), "first entries of units")
 }
 
-// find looks for the declaration of a code in the table that u uses. searched is the number of bytes that it read.
+// find looks for the declaration with a code in the table of abbreviations that u uses. searched is the number of bytes
+// that it read.
 func (k *rootDeclaration) find(abbrev []byte, u *unit, code uint64, big bool) (found *declaration, searched int) {
 	if k.decl != nil && k.table == u.abbrev && k.code == code && k.layout == u.layout() {
 		return k.decl, 0

@@ -198,8 +198,8 @@ func (r *Runtime) Decode(addr uint64, p []byte) (Goroutine, error) {
 }
 
 // Thread decodes a thread's structure. p has its first ThreadSize bytes. Thread returns the kernel's thread id, and the
-// address of the goroutine that the thread runs or that is in a system call on it. The results are 0 if they are
-// unknown.
+// address of the goroutine that the thread runs, or that is in a system call on the thread. Both results are 0 if p is
+// too short or the id is invalid.
 func (r *Runtime) Thread(p []byte) (tid int, current uint64) {
 	if len(p) < ThreadSize {
 		return 0, 0

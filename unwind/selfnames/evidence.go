@@ -26,8 +26,8 @@ type subject struct {
 	name      string  // derived by a rule; empty: no rule applies
 }
 
-// known reports whether the subject is certainly one whole function with a known entry, or a part of it that includes
-// the entry.
+// known reports whether the part with the subject's entry is known. The subject is then one whole function, or a part
+// of it that includes the entry.
 func (s *subject) known() bool { return s.root >= 0 }
 
 // evidence contains the facts that the code of an image shows about its functions.

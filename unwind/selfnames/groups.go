@@ -90,15 +90,15 @@ func amongParts(framed []bool, i int) bool {
 	return n >= enough
 }
 
-// arrivals are the functions that jump to the start of a part, which may be a function's entry. plain is set if a jump
-// may be a tail call.
+// arrivals are the functions that jump to the start of a part, which may itself be the entry of a function. plain is
+// set if one of these jumps may be a tail call.
 type arrivals struct {
 	from  []int32
 	plain bool
 }
 
-// joinWeak joins a part to a function if only this function jumps to it, and only by conditional jumps. A part to which
-// several functions jump is a function itself.
+// joinWeak joins each part in weak to a function if only this function jumps to the part, and only by conditional jumps
+// that are no tail calls. A part to which several functions jump is a function itself.
 func (c *code) joinWeak(trees forest, weak map[int32]arrivals) {
 	targets := slices.Sorted(maps.Keys(weak))
 	const rounds = 4 // a part may jump to another part
@@ -131,8 +131,8 @@ func (t forest) others(fns []int32, without int32) (found []int32) {
 	return found
 }
 
-// groups makes a group of each tree. A tree with two entries is not one function. Each of its parts becomes a group of
-// its own, which is not whole.
+// groups makes a group of each tree. A tree with two entries is not one function, so each of its parts becomes a
+// separate group, whose field whole is not set.
 func (c *code) groups(trees forest) []group {
 	index := make([]int, len(trees)) // place in all plus one; 0: none yet
 	room := make([]int32, len(trees))

@@ -14,8 +14,8 @@ var includers = map[string]string{
 	"rege_dfa.c": "regexec.c",
 }
 
-// names makes the facts about all functions without a symbol, in their compact form. major is the version of the table
-// that was used, or 0.
+// names collects the facts about all functions without a symbol in the compact form Names. major is the version of the
+// table that was used, or 0.
 func (e *evidence) names(major int) *Names {
 	b := builder{strings: make(map[string]uint16), records: make(map[record]uint16), parts: make(map[int32]uint16)}
 	n := &b.n
@@ -42,8 +42,8 @@ func (e *evidence) names(major int) *Names {
 	return n
 }
 
-// fact returns the value for Names.facts about a function or part. The result is false if there is no fact, or no room
-// for it.
+// fact returns the number that Names.facts stores for a function or part (see Names). The result is false if there is
+// no fact about it, or if the lists of Names are full.
 func (e *evidence) fact(b *builder, fn int32) (uint16, bool) {
 	s := &e.all[e.of[fn]]
 	if (s.exported != "" || s.name != "") && fn != s.root {

@@ -114,8 +114,8 @@ func (p *prover) locate() {
 	}
 }
 
-// mayBeNamed reports whether a subject can get a name. It must be a function without a symbol, with completely decoded
-// code, in a file of the table that does not contradict the image.
+// mayBeNamed reports whether a rule may give a subject a name. The subject must be a function without a symbol, with a
+// known entry and completely decoded code, in a file of the table that does not contradict the image.
 func (p *prover) mayBeNamed(i int32) bool {
 	s := &p.all[i]
 	return s.known() && s.whole && s.exported == "" && p.files[i] >= 0 && p.source.usable[p.files[i]]
@@ -169,8 +169,9 @@ func (p *prover) byReports(i int32) {
 	}
 }
 
-// byAddress is rule K. If the source takes a function's address, the image has an out-of-line copy of the function. If
-// only one subject mentions the function, and the image takes the address of this subject, the subject is the copy.
+// byAddress is rule K. If the source takes a function's address, the image has a copy of the function that is not
+// inlined. If only one subject mentions the function's name, and the image takes the address of this subject, the
+// subject is the copy.
 func (p *prover) byAddress(i int32) {
 	s := &p.all[i]
 	if len(s.reports) == 0 || !p.mayBeNamed(i) || len(s.takers) == 0 && !s.inData {
@@ -197,8 +198,9 @@ func (p *prover) byAddress(i int32) {
 	}
 }
 
-// byPointer is rule P. If the code of an exported function has the address of just one function without a symbol, and
-// its source takes the address of just one static function, both are the same function.
+// byPointer is rule P. It applies if the code of an exported function has the address of just one function without a
+// symbol, and the source of the exported function takes the address of just one static function. Both are then the same
+// function.
 func (p *prover) byPointer(i int32) {
 	s := &p.all[i]
 	file, known := p.source.byName[s.exported]

@@ -167,7 +167,8 @@ func (s *sweeper) based(fn int32, addr uint64) {
 	}
 }
 
-// call records that the called function is called. If it is a reporter, call also records the names in the arguments.
+// call records that the function at the target of a call is called. If it is a reporter, call also records the names in
+// the arguments.
 func (s *sweeper) call(fn int32, e *effect, regs *state) {
 	switch {
 	case e.target != 0:
@@ -180,8 +181,8 @@ func (s *sweeper) call(fn int32, e *effect, regs *state) {
 	}
 }
 
-// jump records a jump that leaves the function. If argument registers point to a function's name, it also adds the jump
-// to the pending jumps.
+// jump records a jump, if its target is known and outside the function. A jump to a reporter is recorded as a call of
+// it. If argument registers point to a function's name, the jump is also added to the pending jumps.
 func (s *sweeper) jump(fn int32, e *effect, regs *state) {
 	if e.target == 0 {
 		return
@@ -207,7 +208,8 @@ func (s *sweeper) jump(fn int32, e *effect, regs *state) {
 	}
 }
 
-// report records a call of a reporter in function fn. If the reported name is unknown, the function is opaque.
+// report records a call of a reporter in function fn. If the function name in the arguments is unknown, report marks fn
+// as opaque instead.
 func (s *sweeper) report(fn int32, kind reporter, regs *state) {
 	at := site{fn: fn}
 	switch kind {

@@ -65,7 +65,7 @@ func (e *evidence) version() (major int, files string) {
 	return 0, ""
 }
 
-// around returns the bytes of a piece that may contain the banner; nil if no bytes can.
+// around returns the bytes of piece i that may contain the banner, the server's version text; nil if no bytes can.
 func (e *evidence) around(i int) []byte {
 	const begins, longest = "postgres (PostgreSQL) ", 128
 	p := e.pieces[i].data
@@ -96,8 +96,8 @@ func (e *evidence) magic() int {
 	return 0
 }
 
-// sourceOf is a table during its comparison with an image, which belongs to the part of PostgreSQL in the field module
-// (see serverFiles).
+// sourceOf is a table while it is compared with an image. The image belongs to the part of PostgreSQL in the field
+// module (see serverFiles).
 type sourceOf struct {
 	*Source
 	module string
@@ -157,8 +157,8 @@ func (o *sourceOf) function(file int, name string) (int, bool) {
 	return i, known
 }
 
-// file returns the index of the file that a report names; -1 if the file is not in the table, or several files have
-// this name.
+// file returns the index of the file whose name a function reports; -1 if the file is not in the table, or if several
+// files have this name.
 func (o *sourceOf) file(reported string) int {
 	if reported == "" {
 		return -1

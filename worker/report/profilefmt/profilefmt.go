@@ -1,6 +1,6 @@
-// Package profilefmt prints profiles: as text, as JSON, as folded stacks, as a pprof file, as a speedscope file, and as an
-// HTML page. Its input is a profile of package github.com/google/pprof/profile, or a file that Read reads. It must not know how
-// the stacks were taken.
+// Package profilefmt prints profiles: as text, as JSON, as folded stacks, as a pprof file, as a speedscope file, and as
+// an HTML page. Its input is a profile of package github.com/google/pprof/profile, or a file that Read reads. It must
+// not know how the stacks were captured.
 //
 // A profile may come from a file of unknown origin. Names and labels in it are treated as hostile.
 package profilefmt
@@ -54,8 +54,9 @@ type Options struct {
 	// SampleType is the sample type, such as "cpu" or "inuse_space", whose values text and folded print, and which html shows
 	// first. The zero value is the profile's default type, or the last type if the profile has no default.
 	SampleType string
-	// Root names labels, such as "backend_type". Text, folded and speedscope show the values of these labels as the outermost
-	// frames of each stack, in this order. Html groups by them at first. Stacks that differ only in other labels are added up.
+	// Root names labels, such as "backend_type". Text, folded and speedscope show the values of these labels as the
+	// outermost frames of each stack, in this order. The page of html first groups the stacks by the first of these
+	// labels. Stacks that differ only in other labels are added up.
 	Root []string
 	// Top is the number of stacks that text prints. The zero value is 20.
 	Top int
@@ -178,8 +179,8 @@ func stackWriter(format string) func(*profile.Sample) int {
 	return func(*profile.Sample) int { return 1 }
 }
 
-// sampleIndex returns the index of the sample type with a name. If the name is empty, it is the type that Options.SampleType
-// describes for the zero value.
+// sampleIndex returns the index of the sample type with a name. If the name is empty, it returns the index of the
+// profile's default type, or of the last type if the profile has no default.
 func sampleIndex(p *profile.Profile, name string) (int, error) {
 	if len(p.SampleType) == 0 {
 		return 0, errNoType

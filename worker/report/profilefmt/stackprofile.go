@@ -27,7 +27,7 @@ func NewBuilder(p *profile.Profile) *Builder {
 	}
 }
 
-// Named returns a location with a name that is not a function, such as a reason.
+// Named returns a location for a text that is not a function, such as "[no stack]".
 func (b *Builder) Named(name string) *profile.Location {
 	return b.location([]backtrace.Frame{{Function: name}})
 }

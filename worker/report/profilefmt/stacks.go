@@ -50,8 +50,8 @@ type function struct {
 	name, file string
 	// module is an index of table.modules; 0: not known.
 	module int
-	// merged is the index in table.functions of the function for all frames of the module without a symbol; -1: the function has
-	// a name.
+	// merged is set for a function without a symbol: the index in table.functions of the function that stands for all
+	// frames of the module without a symbol. It is -1 if the function has a name.
 	merged int
 }
 

@@ -103,7 +103,8 @@ func oneLine(text string, more, ascii bool) string {
 	return string(appendShortened(nil, text, more, ascii))
 }
 
-// thread appends the functions of a thread.
+// thread appends a line for each function of a thread that Brief prints (see isNamed), and the reason if the stack is
+// not complete.
 func (b *brief) thread(th *backtrace.Thread) {
 	frames := th.Frames
 	if i := slices.IndexFunc(frames, func(f backtrace.Frame) bool { return isServerMain(f.Function) }); i >= 0 {

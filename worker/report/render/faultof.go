@@ -173,8 +173,8 @@ func deadline(pid int, err error) *Fault {
 	return f
 }
 
-// withLook returns f. If err says that the worker has also failed to capture the process without a stop, withLook adds the reason
-// to the detail.
+// withLook returns f. If err says that the worker has also failed to capture the process without a stop, withLook adds
+// the reason to the detail. If the process's memory cannot be read, withLook replaces the hint.
 func withLook(f *Fault, err error) *Fault {
 	var e *observe.Error
 	if errors.As(err, &e) {
