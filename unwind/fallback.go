@@ -177,8 +177,9 @@ func (w *walk) stepRestored(frame *Frame, caller arch.Registers, link uint64, li
 	return next, stop, true
 }
 
-// still reports whether code does not change the stack pointer. One of two checks is enough: the bytes cannot contain
-// an instruction that moves the stack pointer, or the decoded instructions do not move it.
+// still reports whether running the code from start to end does not change the stack pointer. One of two checks is
+// enough: the bytes cannot contain an instruction that moves the stack pointer, or the decoded instructions do not move
+// it.
 func (w *walk) still(code []byte) bool {
 	return !w.arch.MovesSP(code) || w.arch.Decoded && codeflow.Still(code)
 }
@@ -209,9 +210,9 @@ func (w *walk) stepPushed(frame *Frame, caller arch.Registers, still bool) (Fram
 	return next, stop, true
 }
 
-// leaveLeaf sets the stack registers of a function's caller if only the link register is known and the function has
-// moved SP. If the ABI chains frames by SP, the caller's SP is the first word of the frame, and the result is false if
-// this word is invalid. Otherwise the caller's SP is unknown, except in functions with a record.
+// leaveLeaf sets the caller's stack registers when only the link register gives the caller's address and the function
+// has moved SP. If the ABI chains frames by SP, the caller's SP is the first word of the frame, and the result is false
+// if this word is invalid. Otherwise the caller's SP is unknown, except in functions with a record.
 func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	c := &w.arch.Chain
 	base, ok := w.regs.Get(c.Base)

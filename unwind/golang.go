@@ -59,8 +59,8 @@ var endsStack = map[string]bool{
 	"runtime.goexit": true, "runtime.mstart": true, "runtime.mcall": true,
 }
 
-// entered are functions that the kernel calls for a signal. They are the outermost Go frames of the handler, but not
-// the end of the stack.
+// entered are functions of Go's run time that the kernel calls for a signal. They are the outermost Go frames of the
+// signal handler, but the interrupted code follows, so the stack does not end there.
 var entered = map[string]bool{
 	"runtime.sigtramp": true, "runtime.cgoSigtramp": true, "runtime.sigprofNonGoWrapper": true,
 }

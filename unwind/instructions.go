@@ -75,8 +75,8 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 	return codeflow.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC, module.Linker)
 }
 
-// maxFrame limits the distance in bytes from the stack pointer to missing memory that belongs to the frame. If memory
-// is missing farther away, the stop reports no missing memory.
+// maxFrame limits the distance in bytes from the stack pointer to missing memory that may belong to the frame. If
+// memory is missing farther away, the walk's Stop reports no missing memory.
 const maxFrame = 1 << 20
 
 // followed is the result of following the instructions of a frame's function from the place in the field at, with the
@@ -165,8 +165,8 @@ func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByInstructions)
 }
 
-// lookOut tries whether the walk from a caller reaches the stack's base. If the trial ended because memory is missing,
-// wanting is the beginning of the missing memory, otherwise 0.
+// lookOut tries whether the walk from a caller reaches the stack's base, and returns good or bad. If the trial ended
+// because memory is missing, wanting is the beginning of the missing memory, otherwise 0.
 func (w *walk) lookOut(frame Frame, caller arch.Registers) (found trialState, wanting uint64) {
 	t := *w
 	t.trialState = good // the trial starts no further trial

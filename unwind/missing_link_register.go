@@ -8,7 +8,7 @@ import (
 // value is unknown. An example is a sleeping thread whose stack was read without its registers: newer compilers may put
 // a system call before the instructions that save the link register. As for a return probe, stepUnlinked searches the
 // stack for functions that contain a call of this function (see behindProbe). It accepts the caller if exactly one such
-// call in the process's code matches the stack. Otherwise the result is false and nothing has changed.
+// call matches the stack. Otherwise the result is false and the walk is as before.
 func (w *walk) stepUnlinked(frame *Frame) (Frame, bool) {
 	link, ok := linkRegister(w.arch)
 	sp, known := w.regs.Get(w.arch.SP)

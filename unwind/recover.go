@@ -17,7 +17,7 @@ var (
 	errUndecided = errors.New("frame pointer: it cannot be told whether a value is right")
 )
 
-// Bounds of a recovery.
+// Bounds of the search for an unknown frame pointer.
 const (
 	maxTrialSteps = 1 << 18 // steps of all trials together
 	maxSearch     = 1 << 17 // words of the stack searched
@@ -126,7 +126,7 @@ func function(a *arch.Arch, module Module, start, end uint64) (*codeflow.Functio
 	return &codeflow.Function{Start: start, Code: code, Anchor: anchor}, nil
 }
 
-// trial tries values for one frame's unknown frame pointer and compares the results.
+// trial tries values for the unknown frame pointer of one frame, and counts the results.
 type trial struct {
 	w      *walk
 	frame  *Frame
@@ -191,8 +191,8 @@ func (c *trial) try(fp uint64) trialResult {
 	return found
 }
 
-// follow continues a trial to the stack's base, after a step from the parameter frame to its caller, the parameter
-// next. entry is the start of the frame's function, 0 if unknown.
+// follow continues a trial to the stack's base. The trial has just made the step from the parameter frame to its
+// caller, the parameter next. entry is the start of the frame's function, 0 if unknown.
 func (c *trial) follow(t *walk, frame, next Frame, stop Stop, entry uint64) trialResult {
 	worst := proven
 	for {

@@ -76,7 +76,7 @@ func (w *walk) stepBare(frame *Frame, module *Module, code bool) (Frame, Stop) {
 	return next, stop
 }
 
-// stepRow applies a row of call frame information.
+// stepRow applies the row of call frame information in w.row, which covers the frame's address.
 func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 	frame.Signal = w.row.Signal
 	if w.row.RAUndefined {
@@ -115,8 +115,8 @@ func (w *walk) advance(frame *Frame, cfa uint64, caller arch.Registers, method M
 	return w.accept(frame, cfa, sp, caller, method)
 }
 
-// advanceBeyond accepts a caller found by a chain. If the caller's stack pointer is unknown, the parameter bound is its
-// lower bound.
+// advanceBeyond accepts a caller found by a chain of frame pointers or a back chain. If the caller's stack pointer is
+// unknown, the parameter bound is its lower bound.
 func (w *walk) advanceBeyond(frame *Frame, bound uint64, caller arch.Registers) (Frame, Stop) {
 	if sp, ok := caller.Get(w.arch.SP); ok {
 		bound = sp
@@ -124,7 +124,8 @@ func (w *walk) advanceBeyond(frame *Frame, bound uint64, caller arch.Registers) 
 	return w.accept(frame, bound, bound, caller, ByFramePointer)
 }
 
-// accept moves to the caller. newSP is the caller's stack pointer, or a lower bound.
+// accept moves to the caller, unless its registers show that the walk ends here. newSP is the caller's stack pointer,
+// or a lower bound.
 func (w *walk) accept(frame *Frame, cfa, newSP uint64, caller arch.Registers, method Method) (Frame, Stop) {
 	pc, ok := caller.Get(w.arch.PC)
 	if !ok || pc == 0 && !frame.Signal {
@@ -140,7 +141,7 @@ func (w *walk) accept(frame *Frame, cfa, newSP uint64, caller arch.Registers, me
 	return Frame{PC: pc, Exact: frame.Signal, Method: method}, Stop{}
 }
 
-// floor returns the frame's stack pointer, or a lower bound if the stack pointer is unknown after a step by a chain.
+// floor returns the frame's stack pointer. If it is unknown, after a step by a chain, floor returns a lower bound.
 func (w *walk) floor() uint64 {
 	if sp, ok := w.regs.Get(w.arch.SP); ok {
 		return sp

@@ -76,7 +76,7 @@ type Arch struct {
 	// NumRegisters is one more than the highest register number in use.
 	NumRegisters int
 	// Preserved are the numbers of the registers that calls preserve, without the stack pointer. It is empty for
-	// architectures for which the unwinder does not need them.
+	// architectures where this program does not need them.
 	Preserved []int
 
 	// CFAToSP is added to the CFA to get the caller's SP if no rule gives the caller's SP.
@@ -166,7 +166,7 @@ func (a *Arch) ForAddresses(top uint64) *Arch {
 	return a.WithCodeMask((a.CodeMask | (1<<bits.TrailingZeros64(a.CodeMask) - 1)) &^ (1<<n - 1))
 }
 
-// RegisterName returns the name of a register number, or "r" and the number if there is no name.
+// RegisterName returns the name of the register with a number, or "r" and the number if the register has no name.
 func (a *Arch) RegisterName(reg int) string {
 	if reg >= 0 && reg < len(a.RegisterNames) && a.RegisterNames[reg] != "" {
 		return a.RegisterNames[reg]

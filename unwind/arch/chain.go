@@ -40,8 +40,8 @@ type Trampoline struct {
 	// means the layout of NT_PRSTATUS.
 	Registers int64
 	Layout    []int8
-	// FPRegisters is the offset from SP of the floating point registers, in the layout of NT_FPREGSET; 0 if they are
-	// not needed.
+	// FPRegisters is the offset from SP of the interrupted floating point registers, in the layout of NT_FPREGSET. It
+	// is 0 if unwinding does not need them.
 	FPRegisters int64
 	// BelowRecord is the distance in bytes from the trampoline's SP up to the frame record that the kernel creates, if
 	// the frame has a fixed size. It is 0 if the kernel creates no record.

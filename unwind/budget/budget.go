@@ -28,8 +28,8 @@ var (
 	Memory = Rate{Base: 128 << 20, Factor: 256, Most: 2 << 30}
 	// Stacks limits the memory for the stacks of a core file. Many stacks may lie in the same bytes of the file.
 	Stacks = Rate{Base: 64 << 20, Factor: 16, Most: 1 << 30}
-	// Image is an upper bound for all readers of an ELF file together: the sum of the rates below and of these readers'
-	// other limits. Only tests compare memory with it.
+	// Image is an upper bound for the memory of all readers of an ELF file together: the sum of the rates below and of
+	// the other limits of these readers. No reader charges it; only tests compare memory with it.
 	Image = Rate{Base: 64 << 20, Factor: 64, Most: 2 << 30}
 	// Output limits the bytes that a command prints.
 	Output = Rate{Base: 16 << 20, Factor: 256, Most: math.MaxInt64}
@@ -49,8 +49,9 @@ var (
 	Work = Rate{Base: 256 << 20, Factor: 16, Most: 8 << 30}
 )
 
-// WorkPerSecond is the number of bytes that an Effort regains each second. A reader may live for months and decode a
-// part again after its cache has removed it. With this rate, a hostile file takes only a small part of one processor.
+// WorkPerSecond is the number of decoded bytes by which the used bytes of an Effort decrease each second. A reader may
+// live for months and decode a part again after its cache has removed it. With this rate, a hostile file takes only a
+// small part of one processor.
 const WorkPerSecond = 8 << 20
 
 // Of returns the limit in bytes for an input of the given number of bytes.

@@ -81,7 +81,7 @@ func (t *Table) makeRow(pc uint64) (*cachedRow, error) {
 	return made, nil
 }
 
-// pack stores a state's rules in the row.
+// pack stores the rules in the state s in the cached row.
 func (c *cachedRow) pack(s *state) {
 	c.row.rules = c.small[:0]
 	for column := range s.columns {

@@ -81,7 +81,8 @@ type Table struct {
 
 	sections [sectionCount]Section
 	header   header
-	// distrust is set after a pair of the header did not match the FDE that it points to. Look-ups then use the index.
+	// distrust is set once a pair of the header did not match the FDE that it points to. From then on, look-ups use the
+	// index instead of the header.
 	distrust atomic.Bool
 	index    [sectionCount]index
 

@@ -27,8 +27,8 @@ type evaluator struct {
 	stack [maxStack]uint64
 }
 
-// evaluate runs a rule's expression. withCFA is set for register rules, whose expressions start with the CFA on the
-// stack.
+// evaluate runs the DWARF expression of a rule. withCFA is set for the rules of registers, whose expressions start with
+// the CFA on the stack. It is not set for the expression that defines the CFA itself.
 func (r *Row) evaluate(rule Rule, withCFA bool, cfa uint64, regs *arch.Registers, mem Memory) (uint64, error) {
 	t := r.table
 	start := int(rule.Offset)

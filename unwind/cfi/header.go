@@ -14,8 +14,8 @@ type header struct {
 	quick bool
 }
 
-// parseHeader validates .eh_frame_hdr. The result's count is 0 if the header cannot be searched: it is absent, has
-// another version, has no table, has pointers of varying size, or is truncated.
+// parseHeader validates .eh_frame_hdr. The result's count is 0 if look-ups cannot search the header: it is absent, has
+// an unknown version, has no table, has pointers of varying size, or is truncated.
 func (t *Table) parseHeader(s Section) header {
 	r := reader{data: s.Data, big: t.big}
 	b := bases{section: s.Addr, data: s.Addr}

@@ -21,7 +21,7 @@ type machine struct {
 	r       reader
 	loc     uint64 // start address of the row under construction
 	ops     int
-	what    string // why an instruction is invalid
+	what    string // why the current instruction is invalid
 	now     state
 	initial state // rules after the CIE's instructions, for DW_CFA_restore
 	saved   []state

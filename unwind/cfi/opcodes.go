@@ -149,7 +149,7 @@ func (m *machine) factored() int64 {
 
 func (m *machine) factoredSigned() int64 { return m.r.sleb() * m.cie.dataAlign }
 
-// restore sets a column's rule to the rule after the CIE's instructions.
+// restore sets a column's rule to the rule that the column had after the CIE's instructions.
 func (m *machine) restore(column uint64) bool {
 	if m.inCIE {
 		return m.bad("rule restored in a CIE")

@@ -133,7 +133,8 @@ func (f *Function) follow() (*depthFollower, error) {
 
 // enterTables continues at the possible targets of jumps through tables. These are the instructions that no other path
 // reaches, and the instructions after calls: the call may never return, so perhaps only a jump reaches them.
-// enterTables runs after all other paths were followed. It may reach further jumps through tables.
+// enterTables runs after all other paths were followed. The code that it reaches may contain further jumps through
+// tables.
 func (w *depthFollower) enterTables() {
 	if !w.tables.reached() {
 		return

@@ -59,8 +59,8 @@ func (s *depthSet) shifted(by int64) depthSet {
 	return moved
 }
 
-// atLeast returns the set without the distances that are smaller than the parameter least. If the distances are
-// unknown, the result is empty.
+// atLeast returns the set without the distances that are smaller than the parameter least. If any distance is possible
+// (unknown), the result is empty.
 func (s *depthSet) atLeast(least int64) depthSet {
 	var kept depthSet
 	for _, v := range s.values[:s.n] {

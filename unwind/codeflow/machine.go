@@ -19,7 +19,7 @@ type machine struct {
 	// supported.
 	change func(s *state, mem Memory, x *instruction) bool
 	// returnsTo returns the caller's program counter and stack pointer after a return, or after a jump to the beginning
-	// of another function. ok is false if the return address is unknown.
+	// of another function, which returns to the same caller. ok is false if the return address is unknown.
 	returnsTo func(m *machine, s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool)
 }
 

@@ -8,9 +8,9 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Row is the effect of the code from one place on, for any frame. Like a row of call frame information, it gives the
-// locations of the caller's registers. Following the code takes a thousand times as long as applying a known row. A Row
-// is immutable.
+// Row is the effect of the code from one place up to the function's return, for any frame. Like a row of call frame
+// information, it gives the locations of the caller's registers. Following the code takes a thousand times as long as
+// applying a known row. A Row is immutable.
 type Row struct {
 	never  bool   // no path returns
 	cells  []term // addresses of the words of memory that values need, each after the words on which its address depends

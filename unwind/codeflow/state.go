@@ -78,7 +78,7 @@ func (s *state) called(m *machine) {
 }
 
 // join removes the values from s that differ in o, the state of another path to the same instruction. The result less
-// is true if s has changed. The instruction must then be followed again.
+// is true if s has changed. The caller must then follow the instruction again, with fewer known values.
 func (s *state) join(mem Memory, o *state) (less bool) {
 	less = keepEqual(&s.regs, &o.regs)
 	if s.behindCall && !o.behindCall {

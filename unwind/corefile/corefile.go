@@ -58,7 +58,7 @@ type Core struct {
 
 // Thread is a thread of the process.
 type Thread struct {
-	// TID is the thread's id. Signal is the signal that the thread was handling or that ended it, 0 if none.
+	// TID is the thread's id. Signal is the signal that the thread was handling or that ended the process, 0 if none.
 	TID, Signal int
 	// Registers are the general registers, and the floating point registers that unwinding may need.
 	Registers arch.Registers
@@ -167,7 +167,7 @@ func (c *Core) truncation() error {
 	return fmt.Errorf("%s: truncated: %d bytes of memory are missing", c.name, missing)
 }
 
-// sizeOf returns the size of the file that r reads, or 0 if unknown.
+// sizeOf returns the size of the file that r reads, or 0 if the type of r does not give it.
 func sizeOf(r io.ReaderAt) uint64 {
 	switch v := r.(type) {
 	case interface{ Size() int64 }:

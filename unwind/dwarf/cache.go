@@ -48,7 +48,8 @@ type cacheKey struct {
 	off   uint64
 }
 
-// cached is one entry. It also keeps an error, so that a damaged unit is not decoded repeatedly.
+// cached is one entry of a Cache. It also keeps the error of decoding, so that a damaged unit is not decoded
+// repeatedly.
 type cached struct {
 	key  cacheKey
 	once sync.Once
@@ -91,8 +92,8 @@ func (c *Cache) entry(key cacheKey) *cached {
 	return e
 }
 
-// account adds the size of a new entry, and removes other entries until the remaining entries fit the budget. It keeps
-// the new entry, even if this alone exceeds the budget, and entries that are still being decoded.
+// account adds the size of a new entry. If the entries exceed the budget, it removes the least recently used ones. It
+// keeps the new entry, even if this alone exceeds the budget, and entries that are still being decoded.
 func (c *Cache) account(made *cached, size int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

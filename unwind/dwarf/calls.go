@@ -77,8 +77,8 @@ func (s *callSearch) run() {
 	}
 }
 
-// pass skips an entry that does not contain the address, together with its children if the entry has a sibling
-// attribute.
+// pass skips an entry that does not contain the address. If the entry has a sibling attribute, pass also skips the
+// entry's children.
 func (s *callSearch) pass(e *entry) {
 	if !e.children {
 		return
@@ -92,7 +92,8 @@ func (s *callSearch) pass(e *entry) {
 	s.depth++
 }
 
-// enter reports whether an entry contains the address. If so, it appends the function or the inlined call to calls.
+// enter reports whether an entry contains the address. If so, it appends the function or the inlined call to the field
+// calls.
 func (s *callSearch) enter(e *entry) bool {
 	switch {
 	case s.depth == 0:

@@ -14,7 +14,7 @@ type dwp struct {
 	index packageIndex
 }
 
-// packageIndex is the section .debug_cu_index: a hash table of units, and tables with the places of their data.
+// packageIndex is the section .debug_cu_index: a hash table of units, and tables with the places of the units' data.
 type packageIndex struct {
 	raw []byte
 	big bool

@@ -60,8 +60,8 @@ func (d *Data) unitWith(off uint64) *unit {
 	return u
 }
 
-// earlyFrames does the work of Frames as long as the units are not listed. It returns no frames if the answer needs the
-// list.
+// earlyFrames does the work of Frames as long as the units are not listed. It returns no frames if only the list of all
+// units can give the answer.
 func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 	d.early.once.Do(func() { d.early.load(d) })
 	for _, i := range d.early.index.find(addr) {

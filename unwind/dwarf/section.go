@@ -46,8 +46,8 @@ func (s *section) reader() io.ReaderAt {
 	return file
 }
 
-// expanding returns the file into which the section is expanded. It is nil if the section is not spilled, or if the
-// file could not be created. The section is then expanded in memory.
+// expanding returns the file into which the section is expanded. It is nil if the section is not expanded into a file,
+// or if the file could not be created. In the second case, the section is expanded in memory.
 func (s *section) expanding() *spilled {
 	if s.spill == nil {
 		return nil

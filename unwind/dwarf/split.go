@@ -33,7 +33,7 @@ type splitFile struct {
 }
 
 // entries returns the Data and the unit that contain the entries of the unit u. These are d and u themselves or, for a
-// skeleton, its split file and its split unit.
+// skeleton, the Data of its split file and its split unit.
 func (d *Data) entries(u *unit) (*Data, *unit, error) {
 	if !u.split {
 		return d, u, nil
@@ -85,7 +85,7 @@ func (u *unit) of(skeleton *unit) *unit {
 	return &s
 }
 
-// splitData opens a split file, or returns the result of an earlier call.
+// splitData opens a split file, or returns the result of the earlier call for this file.
 func (d *Data) splitData(name SplitFile) (*Data, error) {
 	d.splitMu.Lock()
 	defer d.splitMu.Unlock()

@@ -169,7 +169,7 @@ func (d *Data) readRoots() error {
 		if err == nil {
 			err = d.indexUnit(uint32(i), &r, pending, &ranges)
 		}
-		if err != nil && len(d.units) < 1000 { // with more units, errors of single units are not reported
+		if err != nil && len(d.units) < 1000 { // if a file has 1,000 units or more, errors of single units are not reported
 			errs = errors.Join(errs, fmt.Errorf("%s: unit at %#x: %w", d.name, u.off, err))
 		}
 	}
@@ -193,7 +193,8 @@ type rootDeclaration struct {
 	read int
 }
 
-// maxRootSearch limits the number of declarations read to find the declarations of first entries, over all units.
+// maxRootSearch limits the number of declarations that are read to find the declarations of the units' first entries,
+// over all units of a file.
 const maxRootSearch = 32 << 20
 
 // rootDeclaration returns the declaration of a unit's first entry, or nil. It charges the cost of the search and of the

@@ -144,8 +144,9 @@ func (s *streamSource) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// streamPieces is the Pieces of compressed data. The decoder needs no Close. The field left is the rest of the declared
-// size. If the content is longer, Next returns an error after at most one more piece.
+// streamPieces is the Pieces of compressed data. The decoder needs no Close. The field left is the declared size of the
+// content minus the bytes returned so far. If the content is longer than declared, Next returns an error after at most
+// one more piece.
 type streamPieces struct {
 	kind elf.CompressionType
 	src  *streamSource
@@ -196,7 +197,7 @@ func (z *streamPieces) Next() ([]byte, error) {
 	return nil, z.err
 }
 
-// judge returns the error of Next for a piece of n bytes. err is the decoder's error.
+// judge returns the error that Next has to return after a piece of n bytes. err is the error of the decoder.
 func (z *streamPieces) judge(n uint64, err error) error {
 	name := strings.ToLower(strings.TrimPrefix(z.kind.String(), "COMPRESS_"))
 	switch {

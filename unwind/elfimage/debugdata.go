@@ -35,7 +35,8 @@ func (s *search) debugData() (FoundFile, bool) {
 	return FoundFile{Image: m, Path: s.path, How: ByDebugData, Skipped: s.skipped}, true
 }
 
-// inside checks that debug information in .gnu_debugdata is for the image. It may have no build-id.
+// inside checks that debug information found in .gnu_debugdata is for the image. It accepts debug information without a
+// build-id.
 func (s *search) inside(m *Image) error {
 	if m.BuildID() != "" && m.BuildID() != s.image.BuildID() || m.Machine() != s.image.Machine() {
 		return fmt.Errorf("%w: .gnu_debugdata for %v, build-id %q, not %q",

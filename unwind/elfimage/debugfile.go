@@ -171,7 +171,7 @@ func (s *search) skip(path string, err error) (FoundFile, bool) {
 	return FoundFile{}, false
 }
 
-// failure returns the error for a search without result. It wraps the reasons why candidates were not used.
+// failure returns the error for a search that found no usable file. It wraps the reasons why candidates were not used.
 func (s *search) failure() error {
 	if s.mismatched {
 		return fmt.Errorf("%s: %w", s.image.Name(), errors.Join(s.skipped...))

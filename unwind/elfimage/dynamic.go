@@ -5,8 +5,8 @@ import "debug/elf"
 // maxDynamic limits the entries read of a dynamic segment.
 const maxDynamic = 4096
 
-// findDynamic derives .dynsym and .dynstr from the dynamic segment, for an image without section headers. The number of
-// symbols is only in the hash table.
+// findDynamic derives .dynsym and .dynstr from the dynamic segment, for an image without section headers. The dynamic
+// segment does not have the number of symbols, so findDynamic gets it from the hash table.
 func (m *Image) findDynamic(bias uint64) {
 	s, ok := m.findProgram(elf.PT_DYNAMIC)
 	if !ok {

@@ -86,7 +86,7 @@ func (m *Image) readHeaders() error {
 }
 
 // isCore reports whether the image is a core file. The section headers at the end of a core file only repeat data of
-// its segments. So a truncated core file can be read without them.
+// its segments, so a core file that is truncated there can be read without them.
 func (m *Image) isCore() bool { return m.header.typ == elf.ET_CORE }
 
 // readELFHeader reads Ehdr.

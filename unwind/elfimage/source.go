@@ -60,7 +60,7 @@ func (s source) check(off, n uint64) error {
 	return nil
 }
 
-// large reads a range that may be longer than the file, whose size is unknown. It allocates memory step by step as the
+// large reads n bytes at off from a file of unknown size, which may be shorter. It allocates memory step by step as the
 // bytes are read.
 func (s source) large(off, n uint64) ([]byte, error) {
 	var p []byte

@@ -15,13 +15,14 @@ import (
 type candidate struct {
 	addr uint64
 	size uint32
-	// bind ranks symbols for the same code: 0 for global, 1 for weak, 2 for local symbols. The lowest rank is used.
+	// bind ranks symbols for the same code: 0 for global, 1 for weak, 2 for local symbols. The symbol with the lowest
+	// rank gives the name.
 	bind        uint8
 	underscores uint8
 	name        string
 }
 
-// newCandidate decides, by the symbol alone, whether the symbol may name code.
+// newCandidate decides, by the symbol alone, whether the symbol may name code. The result is false if it may not.
 func newCandidate(s elfimage.Symbol) (candidate, bool) {
 	switch s.Type {
 	case elf.STT_FUNC, elf.STT_GNU_IFUNC, elf.STT_NOTYPE: // NOTYPE: functions in assembly without the directive .type

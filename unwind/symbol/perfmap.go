@@ -45,8 +45,8 @@ func ParsePerfMap(text string) *PerfMap {
 	return &PerfMap{functions: all}
 }
 
-// Find returns the name and the start of the function that contains an address. If two functions contain the address,
-// it returns none, because only one of them can still exist.
+// Find returns the name and the start of the function that contains an address. If two functions in the map contain the
+// address, Find returns none: the program has freed one of them, and the map does not say which.
 func (m *PerfMap) Find(addr uint64) (name string, start uint64, ok bool) {
 	i := sort.Search(len(m.functions), func(i int) bool { return m.functions[i].start > addr }) - 1
 	if i < 0 || addr >= m.functions[i].end || i > 0 && addr < m.functions[i-1].end {

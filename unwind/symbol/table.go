@@ -82,15 +82,16 @@ func NewTable(images ...*elfimage.Image) (*Table, error) {
 // builder collects the candidates of all images.
 type builder struct {
 	all []candidate
-	// The field bytes is the size of the names, and the field input the size of the tables or of their files. A small
-	// file can have very many names that overlap.
+	// The field bytes is the total size of the symbols' names, and the field input the size of the symbol tables or of
+	// their files. Both are needed because a small file can have very many names that overlap.
 	bytes, input int64
 }
 
 // symbolBytes is the size of a symbol in a table.
 const symbolBytes = 24
 
-// add adds the symbols that may name code to the list all. It returns false if their names exceed the budget.
+// add adds the symbols that may name code to the list all. It returns false if the names of all images exceed the
+// budget.
 func (b *builder) add(m *elfimage.Image, symbols iter.Seq[elfimage.Symbol]) bool {
 	for s := range symbols {
 		if !m.InCode(s) {
@@ -190,8 +191,8 @@ func (t *Table) enclosingOf(i int) uint32 {
 func (t *Table) end(i int) uint64 { return t.addrs[i] + uint64(t.sizes[i]) }
 
 // Lookup returns the function that contains addr, the innermost if there are several. The result is false if there is
-// none. fdeStart and fdeEnd are the range of addr in the call frame information. The function must begin inside this
-// range. If there is no range, fdeEnd is 0.
+// none. fdeStart and fdeEnd limit the range of the call frame information that covers addr. The function must begin
+// inside this range. If no call frame information covers addr, fdeEnd is 0.
 func (t *Table) Lookup(addr, fdeStart, fdeEnd uint64) (Symbol, bool) {
 	i, found := slices.BinarySearch(t.addrs, addr)
 	if found {
@@ -256,9 +257,8 @@ func (t *Table) All() iter.Seq[Symbol] {
 	}
 }
 
-// Coverage counts the functions in the call frame information, given as ranges [start, end), and those functions among
-// them that have a name. The callback other reports whether another source than symbols names the function at an
-// address.
+// Coverage counts the functions in the call frame information, given as ranges [start, end), and how many of them have
+// a name. The callback other reports whether another source than symbols names the function at an address.
 func (t *Table) Coverage(fdes iter.Seq2[uint64, uint64], other func(addr uint64) bool) (named, total int) {
 	for start, end := range fdes {
 		total++

@@ -38,7 +38,7 @@ const (
 	trailer        = 2 // number of bytes at the end, which have the length of the binary form
 )
 
-// farthest is the greatest number of levels between a level and the level to which its difference refers.
+// farthest is the greatest number of levels between a level and the earlier level to which its difference refers.
 const farthest = 1 << referenceWidth
 
 // ErrUnencodable means that a backtrace has too many levels, or an address or size with too many bits for the format.
@@ -127,9 +127,9 @@ func (w *writer) number(v uint64) {
 	w.field(v, n)
 }
 
-// level writes the address of level i. It writes the difference to the nearest address of the levels before it, if that is shorter,
-// else the address itself. No difference refers to the first level: older encoders of libwebsockets cannot do that, and newer ones
-// save only some bits by it.
+// level writes the address of level i. It writes the difference to the nearest address of the levels before it, if that
+// takes fewer bits, else the address itself. No difference refers to the first level: older encoders of libwebsockets
+// cannot do that, and newer ones save only some bits by it.
 func (w *writer) level(stack []uint64, i int) {
 	const (
 		differenceCost = 11 // bits that libwebsockets adds to a difference; literalCost: to an address

@@ -157,7 +157,8 @@ func (r *reader) level(stack []uint64) uint64 {
 	return v
 }
 
-// rest returns no error if after the size only the zero bits follow that fill the last byte. It sets r.err otherwise.
+// rest checks that after the size only the zero bits follow that fill the last byte. Otherwise it sets r.err, unless
+// r.err is already set.
 func (r *reader) rest() {
 	begin := r.at
 	if r.err == nil && 8*len(r.bits)-r.at >= 8 {

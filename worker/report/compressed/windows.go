@@ -41,7 +41,7 @@ type Place struct {
 type Windows struct {
 	list   []Place       // by number of the window: the image and the first address of the window
 	number map[Place]int // the number of a window
-	fresh  int           // number of windows that Header has not returned yet
+	fresh  int           // number of windows that Header has not described yet
 }
 
 // Encode returns the address for a place in a backtrace. It adds a window if needed; false: there are too many windows.

@@ -33,7 +33,8 @@ type frame struct {
 	note    string
 }
 
-// merged returns the name by which frames are added up: the function, or the module for an address without a symbol.
+// merged returns the name under which the values of frames are added up: the function's name or, for an address without
+// a symbol, the module's name.
 func (f *frame) merged() string {
 	switch {
 	case !f.unnamed:

@@ -82,7 +82,7 @@ type charger struct {
 	pending int64
 }
 
-// charge adds n bytes to the pending ones, and charges all of them if there are at least 64 kB.
+// charge adds n bytes to the pending ones, and charges the budget with all of them once they are 64 kB or more.
 func (c *charger) charge(n int64, reason string) error {
 	const few = 64 << 10
 	if c.pending += n; c.pending < few {

@@ -65,7 +65,8 @@ func (n *names) keep(text string) string {
 	return text
 }
 
-// charge charges bytes other than names, which the caller keeps. It sets n.err if the budget is exceeded.
+// charge charges the budget for bytes other than names, which the caller keeps. It sets n.err if the budget is
+// exceeded.
 func (n *names) charge(bytes int) {
 	if n.err == nil {
 		n.err = n.memory.Charge(int64(bytes), "functions")

@@ -179,7 +179,8 @@ func isComment(line string) bool {
 	return !ok || stack == "#" || stack[1] == ' ' && !strings.Contains(stack, ";")
 }
 
-// foldedLocation returns the location of a folded frame. Each name, also of an inlined call, has its own location.
+// foldedLocation returns the location of a folded frame. Each different name has one location, also the name of an
+// inlined call.
 func foldedLocation(
 	p *profile.Profile, known map[string]*profile.Location, name string, memory *budget.Budget,
 ) (*profile.Location, error) {

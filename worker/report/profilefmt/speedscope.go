@@ -132,7 +132,7 @@ func (s *speedscope) frames() {
 	}
 }
 
-// frame returns the index in the file's list of frames for a frame number of table.
+// frame returns the index in the file's list of frames for a frame that has the number n in the table.
 func (s *speedscope) frame(n int32) int {
 	n /= 2
 	if merged := s.table.functions[n].merged; merged >= 0 {

@@ -57,8 +57,9 @@ type textWriter struct {
 	width int // of the column of a value, in characters
 }
 
-// frameSums has two sums of values for a frame. self is the sum of the samples in which the frame is innermost. all is the sum of
-// the samples that have the frame anywhere on the stack; a sample counts once, even if the function is recursive.
+// frameSums has two sums of values, for a function or for a line of a procedural language. self is the sum of the
+// samples in which it is the innermost frame. all is the sum of the samples that have it anywhere on the stack; a
+// sample counts once, even if the function is recursive.
 type frameSums struct {
 	self, all int64
 	last      int // the number of the last sample that was added to all
@@ -194,7 +195,8 @@ func (t *textWriter) queries(p *profile.Profile, index int, o Options) error {
 	return nil
 }
 
-// more prints how many of n things were not printed, because a text has only t.top of them. noun is the word for a thing.
+// more prints how many of n things were not printed, because a list of the text has at most t.top of them. noun is the
+// word for a thing.
 func (t *textWriter) more(n int, noun string) {
 	switch left := n - t.top; {
 	case left == 1:
@@ -272,8 +274,8 @@ func (t *textWriter) tree(sums map[string]int64, o Options) error {
 	return nil
 }
 
-// calls prints the functions that n calls. If a function has one callee with an equal value, the callee is printed below it without
-// figures and without further indentation.
+// calls prints the functions that the function of n calls, and so on. If a function has one callee with an equal value,
+// the callee is printed below it without figures and without further indentation.
 func (t *textWriter) calls(n *callNode, indent int) {
 	const deepest = 50 // levels of indentation
 	list := slices.SortedFunc(maps.Values(n.called), func(a, b *callNode) int {

@@ -16,7 +16,8 @@ func appendLevel(buf []byte, l *backtrace.Level, ascii bool) []byte {
 	return append(buf, ']')
 }
 
-// appendSession appends the wait event if frame is the innermost frame, and the query if frame is t.QueryFrame.
+// appendSession appends the wait event if frame is the innermost frame (0), and the query if frame is t.QueryFrame, the
+// frame that received it.
 func appendSession(buf []byte, t *backtrace.Trace, frame int, ascii bool) []byte {
 	if frame == 0 && t.Wait.Class != "" {
 		buf = append(buf, " [waiting for "...)

@@ -147,7 +147,8 @@ func appendThread(buf []byte, t *backtrace.Trace, number int, o Options) []byte 
 	return appendFrames(buf, t, &t.Threads[number], number == 0, remarks(t, number), o)
 }
 
-// appendFrames appends the frames of a thread, with remarks at the innermost frame. first is set for the trace's first thread.
+// appendFrames appends the frames of a thread, with the remarks at the innermost frame. first is set for the trace's
+// first thread, to whose frames it also adds the wait event and the query.
 func appendFrames(buf []byte, t *backtrace.Trace, th *backtrace.Thread, first bool, remarks []string, o Options) []byte {
 	for i := range th.Frames {
 		last := i == len(th.Frames)-1

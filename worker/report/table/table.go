@@ -67,7 +67,8 @@ func Cell(text string) string {
 	return render.VisibleLine(strings.Join(strings.Fields(text), " "))
 }
 
-// Cut returns a text in the form of Cell. If it has more than width characters, Cut returns the first ones and three dots.
+// Cut returns a text in the form of Cell. If it has more than width characters, Cut returns the first width characters
+// and three dots.
 func Cut(text string, width int) string {
 	text = Cell(text)
 	if len(text) <= width {
