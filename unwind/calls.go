@@ -138,8 +138,8 @@ func (w *walk) jumps(start, to uint64) bool {
 	return false
 }
 
-// body returns the code of the function that begins at an address. It is nil if no such function is known, or if its
-// length in bytes exceeds the parameter most.
+// body returns the code of the function that begins at an address. It is nil if no such function is known, if its
+// length in bytes exceeds the parameter most, or if the code cannot be read.
 func (w *walk) body(start, most uint64) []byte {
 	const share = 4 // checking 4 bytes costs as much as following an instruction
 	module, ok := w.find(start)

@@ -15,7 +15,7 @@ type prologue struct {
 	record uint64
 }
 
-// save is where a function saves a register.
+// save says where on the stack, and from which instruction on, a function saves a register.
 type save struct {
 	register int
 	// from is the address in the code from which on the register is saved. below is the distance of its place on the

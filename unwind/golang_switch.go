@@ -40,7 +40,8 @@ var unflagged = map[string]bool{
 	"runtime.callCgoMmap": true, "runtime.callCgoMunmap": true, "runtime.asmcgocall_no_g": true,
 }
 
-// switches reports whether the stack pointer in the function may differ from the value in Go's table.
+// switches reports whether the function may switch stacks, so that the stack pointer may differ from the value in Go's
+// table.
 func (g *goFrame) switches() bool {
 	return (g.f.Flags&golang.SPWrite != 0 || unflagged[g.f.Name]) && !entered[g.f.Name]
 }

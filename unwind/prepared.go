@@ -1,7 +1,7 @@
 package unwind
 
-// functionAlign is the alignment of functions in optimised code, in bytes. Only for return addresses with this
-// alignment, prepared searches a function that begins there.
+// functionAlign is the alignment of functions in optimised code, in bytes. The method prepared looks for a function
+// that begins at a return address only if the address has this alignment.
 const functionAlign = 16
 
 // prepared reports whether the frame is the base of a coroutine's stack that makecontext or a similar function has

@@ -13,7 +13,7 @@ const (
 
 // GoPrograms returns the Go tool chains (such as go1.21.13) and the files of Go programs to test with, from the
 // environment. The end of a file's name says which program it is: esbuild or lefthook. GoPrograms skips the test if the
-// environment names neither tool chains nor programs.
+// environment names no tool chains and no programs.
 func GoPrograms(t *testing.T) (toolchains, programs []string) {
 	t.Helper()
 	toolchains = strings.Fields(os.Getenv(toolchainsVariable))

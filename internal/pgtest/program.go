@@ -118,9 +118,9 @@ func (s *Server) Self(t testing.TB) string {
 	return path
 }
 
-// WriteProgram writes a program for execution. While the file is open for writing, WriteProgram prevents that other tests start
-// processes. A new process inherits the open file until it executes its own program. Until then, executing this file would fail
-// with "busy".
+// WriteProgram writes a program for execution. While the file is open for writing, no other test of the process can
+// start processes. A new process inherits the open file until it executes its own program. Until then, executing this
+// file would fail with "busy".
 func WriteProgram(path string, data []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

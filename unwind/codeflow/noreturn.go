@@ -33,7 +33,8 @@ func (w *follower) comesBack(entry uint64, nested int) bool {
 	return back
 }
 
-// hasReturn reports whether a path through a function leads to a return, or to code that is not followed.
+// hasReturn reports whether a path through the function at entry leads to a return, or to code that this analysis does
+// not follow.
 func (w *follower) hasReturn(entry uint64, nested int) bool {
 	met := map[uint64]bool{entry: true}
 	todo := []uint64{entry}

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// state contains the known values of registers and memory before an instruction.
+// state contains the values of registers and memory that are known before an instruction.
 type state struct {
 	regs   arch.Registers
 	stores []store // writes on the path to the instruction

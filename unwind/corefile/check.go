@@ -67,7 +67,8 @@ func (c *Core) checkSegments(img *elfimage.Image, bias uint64) error {
 	return nil
 }
 
-// bias finds the load bias. It compares the addresses in the core with the addresses in the image.
+// bias finds the load bias. If m does not have it, bias compares the addresses in the core with the addresses in the
+// image.
 func (c *Core) bias(m *Mapped, img *elfimage.Image) (uint64, error) {
 	switch {
 	case m.HasBias:

@@ -126,7 +126,7 @@ func (m *Memory) Bytes(addr uint64, p []byte) bool {
 	return true
 }
 
-// load reads the page at an address, from the core and then from the mapped files.
+// load reads the page at an address into m.page, from the core and, as far as the core lacks it, from the mapped files.
 func (m *Memory) load(at uint64) {
 	n, _ := m.core.ReadAt(at, m.page[:])
 	m.at, m.valid = at, uint64(n)

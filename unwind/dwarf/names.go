@@ -3,9 +3,9 @@ package dwarf
 import "fmt"
 
 const (
-	// maxChain bounds the entries that are read to find a name.
+	// maxChain bounds the entries that are read, one referring to the next, to find a name.
 	maxChain = 16
-	// entryStep is how many bytes are read for one entry at first, maxEntry the maximum.
+	// entryStep is how many bytes are read at first for one entry, maxEntry how many at most.
 	entryStep = 256
 	maxEntry  = 64 << 10
 )

@@ -94,7 +94,7 @@ const (
 	maxCandidates = 64
 )
 
-// moduleSections are the sections that may contain the module data. Since Go 1.26 it is in the first one.
+// moduleSections are the sections that may contain the module data. Since Go 1.26 it is in the first of these sections.
 var moduleSections = [...]string{".go.module", ".noptrdata", ".data", ".data.rel.ro"}
 
 // locate finds the module data, which contains the base addresses of functions and of their data. In Go 1.16 and 1.17
@@ -128,7 +128,8 @@ func (t *Table) locate(m *elfimage.Image) error {
 	return fmt.Errorf("%w: no module data", ErrMalformed)
 }
 
-// candidates returns the addresses of words that contain the table's address. Each may be the start of the module data.
+// candidates returns the addresses of words whose content is the table's address. Each may be the start of the module
+// data, which begins with such a word.
 func (t *Table) candidates(m *elfimage.Image, relocated relocations) []uint64 {
 	var list []uint64
 	relocated.each(func(at, value uint64) {

@@ -94,8 +94,8 @@ func (t *Table) function(entry, off, end uint64) (*Function, error) {
 	return f, err
 }
 
-// treeOf returns the address of a function's inline tree; 0 if it is unknown. off is the offset of the list of the
-// function's data from the table's header.
+// treeOf returns the address of a function's inline tree; 0 if it is unknown. off is the offset, from the table's
+// header, of the list with the places of the function's data.
 func (t *Table) treeOf(off uint64) (uint64, error) {
 	if t.format == go116 {
 		return t.oldTree(off)

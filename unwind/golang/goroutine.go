@@ -8,9 +8,9 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrRuntimeVersion means that the layout of this Go version's structures is unknown.
+	// ErrRuntimeVersion means that the layout of the run time's structures is unknown for this version of Go.
 	ErrRuntimeVersion = errors.New("goroutine: unknown version of Go")
-	// ErrNotFound means that the list of goroutines was not found.
+	// ErrNotFound means that the run time's list of goroutines was not found.
 	ErrNotFound = errors.New("goroutine: no list of goroutines")
 	// ErrDamaged means that memory does not contain a valid goroutine.
 	ErrDamaged = errors.New("goroutine: not a goroutine")
@@ -52,7 +52,8 @@ func (r *Runtime) All(read Read) ([]uint64, error) {
 	return elements(r.order, head[:], read)
 }
 
-// elements returns the elements of a slice of pointers. head has the slice's pointer, length and capacity.
+// elements returns the elements of a slice of pointers in the program's memory. head has the slice's pointer, length
+// and capacity.
 func elements(order binary.ByteOrder, head []byte, read Read) ([]uint64, error) {
 	addr, n, room := order.Uint64(head), order.Uint64(head[8:]), order.Uint64(head[16:])
 	if addr == 0 || addr%8 != 0 || n == 0 || n > room || n > maxGoroutines {

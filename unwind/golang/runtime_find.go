@@ -71,7 +71,8 @@ func (p *Program) count(value uint64) (n int) {
 	return n
 }
 
-// goroutines reports whether a slice's elements are goroutines, and at least one of them exists.
+// goroutines reports whether the elements of a slice are goroutines, of which at least one exists. head has the slice's
+// pointer, length and capacity.
 func (p *Program) goroutines(head []byte, read Read) bool {
 	var first [8]byte
 	if !read(p.Order.Uint64(head), first[:]) {

@@ -8,7 +8,7 @@ type run struct {
 	value      int32
 }
 
-// runs reads the runs of a function's table, from its start.
+// runs reads the runs of one of a function's tables, from the start of the table.
 type runs struct {
 	f    *Function
 	at   uint64 // offset of the next value
@@ -19,7 +19,8 @@ type runs struct {
 	more bool
 }
 
-// runs returns a reader of the table at an offset among the functions' tables; 0: the table is empty.
+// runs returns a reader of the function's table that begins at the offset off in the part values; 0: the table is
+// empty.
 func (f *Function) runs(off uint32) runs {
 	at := f.table.values + uint64(off)
 	return runs{f: f, at: at, stop: at + maxTable, run: run{end: f.Entry, value: -1}, more: off != 0}

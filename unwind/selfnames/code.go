@@ -26,7 +26,7 @@ const (
 	maxFile       = 200
 )
 
-// function is the range of one entry of the call frame information: a function, or a part of one.
+// function is the address range of one entry of the call frame information: a whole function, or a part of a function.
 type function struct {
 	start, end uint64
 	// name is the name of the exported symbol at the function's start; empty: there is none.
@@ -39,7 +39,7 @@ type function struct {
 	opaque bool
 }
 
-// reference is a pointer in the code of function fn to an address of the image.
+// reference is a pointer that the code of function fn contains or computes, to an address of the image.
 type reference struct {
 	fn int32
 	// base is set if the function adds a number to the pointer and so computes another pointer.
@@ -84,7 +84,7 @@ type piece struct {
 	code bool
 }
 
-// code is an image during the analysis.
+// code has the data of an image during the analysis of its code.
 type code struct {
 	image   *elfimage.Image
 	frames  *cfi.Table
@@ -225,7 +225,7 @@ func apart(fns []function) []function {
 	return kept
 }
 
-// span is the base-2 logarithm of the bytes of code for one entry of the index.
+// span is the base-2 logarithm of the number of bytes of code for which the list first has one element.
 const span = 6
 
 // index makes the list in the field first. For each 2^span bytes of code, this list contains the last function that

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// subject is a function of the image (a group), with the evidence from its code.
+// subject is a group of parts that form one function of the image, with the evidence from its code.
 type subject struct {
 	group
 	// exported is the name of the subject's symbol; empty: it has none.
@@ -98,7 +98,7 @@ func distinct[T cmp.Ordered](s []T) []T {
 	return slices.Compact(s)
 }
 
-// reported collects the names and files in calls of reporters.
+// reported collects, for each subject, the function names and the file names in its calls of reporters.
 func (e *evidence) reported() {
 	for _, at := range e.sites {
 		s := &e.all[e.of[at.fn]]
@@ -128,7 +128,8 @@ func (e *evidence) reported() {
 	}
 }
 
-// referred collects pointers in the code to reported names and to functions.
+// referred collects, for each subject, the pointers in its code to function names that some function reports, and to
+// other functions.
 func (e *evidence) referred() {
 	low, high := ^uint64(0), uint64(0)
 	for addr := range e.labels {

@@ -15,8 +15,8 @@ type group struct {
 	whole bool
 }
 
-// forest joins parts into groups. It is a union-find structure: each element is the index of another part of the same
-// tree, or of itself.
+// forest joins the parts of functions into trees, one for each group. It is a union-find structure: each element is the
+// index of another part of the same tree, or of itself.
 type forest []int32
 
 func (t forest) find(i int32) int32 {

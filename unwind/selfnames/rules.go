@@ -54,11 +54,11 @@ func (e *evidence) prove(tables *Tables) int {
 // claim identifies a function of the table: the index of its file, and its index in the file.
 type claim struct{ file, function int }
 
-// prover compares an image with a table.
+// prover compares an image with a table, and names the functions that the rules identify.
 type prover struct {
 	*evidence
 	source *sourceOf
-	// files are the indexes of the subjects' files in the table; -1: unknown.
+	// files has, for each subject, the index of its file in the table; -1: unknown.
 	files []int
 	// claims contains, for each function of the table, the subjects that a rule has identified as this function.
 	claims map[claim][]int32

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-// effect describes how an instruction changes addresses in registers and the program counter.
+// effect says how an instruction changes the addresses in registers, and where the program continues.
 type effect struct {
 	// target is the target of a direct jump, branch or call. slot is the address of the word through which an
 	// indirect jump or call goes, if known.
@@ -68,8 +68,8 @@ const (
 	typicalSites = 1 << 14
 )
 
-// pending is a jump during which an argument register points to a function's name. The call of a reporter may be at the
-// jump's target.
+// pending is a jump at which an argument register points to a function's name. The code at the jump's target may call a
+// reporter with this argument.
 type pending struct {
 	fn   int32
 	to   uint64
@@ -227,7 +227,7 @@ func (s *sweeper) report(fn int32, kind reporter, regs *state) {
 	s.sites = append(s.sites, at)
 }
 
-// follow follows a pending jump for up to 24 instructions, to find a call of a reporter.
+// follow follows a pending jump for up to 24 instructions from its target, to find a call of a reporter.
 func (s *sweeper) follow(p *pending) {
 	const steps = 24
 	var regs state

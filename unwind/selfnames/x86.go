@@ -2,8 +2,8 @@ package selfnames
 
 import "encoding/binary"
 
-// instruction is an x86-64 instruction, with the fields that the sweep needs (Intel SDM, volume 2, chapter 2). Package
-// disasm decodes more of each instruction, but is too slow for all code of a server.
+// instruction is an x86-64 instruction, with the fields that the sweep (sweep.go) needs (Intel SDM, volume 2, chapter
+// 2). Package disasm decodes more of each instruction, but is too slow for all code of a server.
 type instruction struct {
 	length int
 	// op is the opcode. In the two-byte map (0x0f), 0x0f00 is added. vector is set for instructions with a VEX or EVEX

@@ -45,7 +45,8 @@ var (
 	plainWords  = wording{func(name string) string { return strings.ReplaceAll(shown(name), ";", ",") }, " [inlined]"}
 )
 
-// foldStacks adds up the values of one sample type by stack. A key is a stack as in a folded line, see folder.stack.
+// foldStacks adds up the values of one sample type by stack. Each key of the result is a stack as in a folded line, see
+// folder.stack.
 func foldStacks(p *profile.Profile, index int, o Options, words wording) (map[string]int64, error) {
 	sums := make(map[string]int64)
 	f := folder{

@@ -161,8 +161,9 @@ type weighted struct {
 	values []int64 // by sample type
 }
 
-// sum adds up the samples with equal stacks and equal labels. The function labels returns a number for the labels of a sample. The
-// result is sorted, so that stacks with common outer frames are neighbours.
+// sum adds up the samples with equal stacks and equal labels. It leaves out samples whose values are all 0. The
+// function labels returns a number for the labels of a sample. The result is sorted, so that stacks with common outer
+// frames are neighbours.
 func (t *table) sum(p *profile.Profile, labels func(*profile.Sample) int) ([]weighted, error) {
 	type place struct{ stack, labels int }
 	var (

@@ -25,9 +25,9 @@ const (
 var systemModule = regexp.MustCompile(`^(lib(c|pthread|rt)[.-]|ld(64)?[.-]|\[vdso\])`)
 
 // Brief renders the trace for people: a line each for the phrase, the wait event, the query, and the functions from the
-// innermost to the outermost. The levels of PostgreSQL's context (backtrace.Level) are above the functions that run them. Brief
-// has no addresses and offsets. It omits the C library, and the callers of a server process's main function. For functions
-// without a name, it prints their number. There is no trailing newline.
+// innermost to the outermost. The levels of PostgreSQL's context (backtrace.Level) are above the functions that run
+// them. Brief has no addresses and offsets. It omits the C library, and the callers of a server process's main
+// function. In place of functions without a name, it prints how many they are. There is no trailing newline.
 func Brief(t *backtrace.Trace, o Options) string {
 	b := brief{options: o}
 	b.line(colourPhrase, "", Phrase(t).Text)
