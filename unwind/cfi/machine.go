@@ -111,7 +111,7 @@ func (m *machine) setLocation() bool {
 	return true
 }
 
-// remember pushes the row onto the stack of saved states.
+// remember pushes the current row onto the stack of saved states.
 func (m *machine) remember() bool {
 	if m.depth == maxRemembered {
 		return m.bad("too many remembered states")
@@ -124,7 +124,8 @@ func (m *machine) remember() bool {
 	return true
 }
 
-// recall replaces the row, including the CFA's rule, by the last saved state.
+// recall replaces the current row, including the CFA's rule, by the last saved state, and removes this state from the
+// stack.
 func (m *machine) recall() bool {
 	if m.depth == 0 {
 		return m.bad("no remembered state to restore")

@@ -92,8 +92,8 @@ func (t *Table) pointerValue(r *reader, enc byte) uint64 {
 	return 0
 }
 
-// indirect returns the pointer's value. With DW_EH_PE_indirect, the encoded value is the address where the pointer is
-// stored.
+// indirect returns the value of an encoded pointer. With DW_EH_PE_indirect, the encoded value is the address where the
+// pointer is stored, so indirect reads the pointer there.
 func (t *Table) indirect(r *reader, enc byte, value uint64) uint64 {
 	if enc&peIndir == 0 || r.failed {
 		return value

@@ -71,8 +71,8 @@ func (c *cfaRule) rule() Rule {
 	return Rule{Kind: RuleRegister, Register: uint16(c.register), Offset: c.offset}
 }
 
-// state is a row under construction. A rule is valid only if its column is in the field set. So copyFrom copies only
-// these rules.
+// state is a row under construction. A rule in the field rules is valid only if its column is in the field set, so
+// copyFrom copies only these rules.
 type state struct {
 	cfa    cfaRule
 	signed bool // aarch64's RA_SIGN_STATE: the return address is signed
@@ -102,7 +102,7 @@ func (s *state) put(column uint64, r Rule) {
 	}
 }
 
-// restore sets a column's rule to the rule in o, if any.
+// restore sets a column's rule to the rule that the column has in o. If o has none, restore removes the rule.
 func (s *state) restore(column uint64, o *state) {
 	switch {
 	case column >= maxColumns:

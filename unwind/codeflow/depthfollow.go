@@ -42,11 +42,12 @@ const (
 )
 
 // At returns the possible distances CFA - SP right before the instruction that contains addr, in bytes and in ascending
-// order. They come from all paths through the code that the instructions allow. If At returns several distances, some
-// of these paths never run, for example a path after a call that never returns. The error is ErrUnknown, ErrUnreached
-// or ErrCode.
+// order. It follows all paths through the code that the instructions allow. If At returns several distances, some of
+// these paths never run in a real program, for example a path after a call that never returns. The error is ErrUnknown,
+// ErrUnreached or ErrCode.
 //
-// At assumes that instructions reached only through a jump table have the distances of the function's indirect jumps.
+// At assumes that the instructions that only a jump table reaches have the same distances as the function's indirect
+// jumps.
 func (f *Function) At(addr uint64) ([]int64, error) {
 	w, err := f.follow()
 	if err != nil {
@@ -185,8 +186,8 @@ func (w *depthFollower) reach(at int, d depthSet) {
 	}
 }
 
-// run follows all paths until no instruction gets new distances. This ends, because the set of an instruction grows at
-// most maxValues+1 times.
+// run follows all paths from the instructions in todo, until no instruction gets new distances. This ends, because the
+// set of an instruction grows at most maxValues+1 times.
 func (w *depthFollower) run() {
 	for len(w.todo) > 0 {
 		i := w.todo[len(w.todo)-1]

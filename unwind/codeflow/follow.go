@@ -91,7 +91,8 @@ type follower struct {
 	cut     bool            // because of a limit, a called function was assumed to return
 }
 
-// reach adds a path that continues at an address with a state.
+// reach adds a path that continues at an address with a state. If an earlier path has reached the address, the states
+// are joined.
 func (w *follower) reach(addr uint64, s state) error {
 	before := w.met[addr]
 	if before == nil {
@@ -109,7 +110,7 @@ func (w *follower) reach(addr uint64, s state) error {
 	return nil
 }
 
-// step follows one instruction.
+// step follows the instruction at an address.
 func (w *follower) step(addr uint64) error {
 	x := &w.now
 	if err := w.decode(addr, x); err != nil {
@@ -161,8 +162,8 @@ func (w *follower) step(addr uint64) error {
 	return nil
 }
 
-// fail records why a path was abandoned. ErrMemory takes precedence, because the caller may be able to read the missing
-// memory.
+// fail records why a path was abandoned, for the error of Follow. ErrMemory takes precedence, because the caller may be
+// able to read the missing memory.
 func (w *follower) fail(why error) {
 	if !errors.Is(w.failed, ErrMemory) {
 		w.failed = why

@@ -62,8 +62,8 @@ type instruction struct {
 }
 
 // execute applies the effect of an instruction that does not end the path. Only the effects of instructions that create
-// and remove frames are known exactly. For others, the registers and words that they write become unknown. The result
-// is false if the stack pointer becomes unknown.
+// and remove frames are known exactly. Other instructions make the registers and words that they write unknown. The
+// result is false if the effect is not supported or the stack pointer becomes unknown.
 func (w *follower) execute(s *state, x *instruction) bool {
 	ok := w.machine.change(s, w.mem, x)
 	_, known := s.regs.Get(w.machine.sp)

@@ -34,7 +34,7 @@ func (w *follower) comesBack(entry uint64, nested int) bool {
 }
 
 // hasReturn reports whether a path through the function at entry leads to a return, or to code that this analysis does
-// not follow.
+// not follow. It is also true if an instruction cannot be decoded, or if a limit is exceeded.
 func (w *follower) hasReturn(entry uint64, nested int) bool {
 	met := map[uint64]bool{entry: true}
 	todo := []uint64{entry}

@@ -55,7 +55,8 @@ func changePlain(s *state, mem Memory, at *instruction) bool {
 	return true
 }
 
-// computed returns the result that an instruction computes. The boolean result is false if it is unknown.
+// computed returns the value that an instruction writes to its register Rd. The boolean result is false if the value is
+// unknown.
 func (s *state) computed(x *disasm.Instruction) (uint64, bool) {
 	if x.Op == disasm.Set {
 		return x.Imm, true
@@ -117,7 +118,8 @@ func (s *state) access(mem Memory, x *disasm.Instruction) bool {
 	return true
 }
 
-// storeAll records the stored values. The result is false if there are more than maxStores.
+// storeAll records the values that a store instruction writes. The result is false if the state then has more than
+// maxStores writes.
 func (s *state) storeAll(m *disasm.Access, addr uint64) bool {
 	if m.Count == 0 {
 		return s.write(store{addr: addr, size: m.Size})

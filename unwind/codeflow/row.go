@@ -33,8 +33,8 @@ type term struct {
 const absolute = -1
 
 // Apply computes the caller's registers from a frame's registers and the memory. The error is ErrNeverReturns if no
-// path returns, and ErrMemory if the program counter or the stack pointer depends on an unknown value. In this case,
-// Follow may still find the value.
+// path returns, and ErrMemory if the caller's program counter or stack pointer depends on an unknown value. In the
+// second case, Follow may still find the value.
 func (r *Row) Apply(a *arch.Arch, regs *arch.Registers, mem Memory) (arch.Registers, error) {
 	var caller arch.Registers
 	if r.never {
@@ -71,10 +71,11 @@ func (r *Row) Apply(a *arch.Arch, regs *arch.Registers, mem Memory) (arch.Regist
 	return caller, nil
 }
 
-// Derive finds the row of a place. It follows the code with a symbol as the value of each register and word. Symbols
-// are numbers that are far apart, so that each result identifies the symbol from which it was computed. Derive follows
-// the code twice with different symbols. If the two results differ, the code does more with a value than an addition,
-// for example an alignment. The place then has no row. The error is an error of Follow, or ErrAmbiguous.
+// Derive finds the row of a place. It follows the code with a symbol as the value of each register and word of memory.
+// Symbols are numbers that are far apart, so that each result identifies the symbol from which it was computed. Derive
+// follows the code twice with different symbols. If the two results differ, the code does more with a value than an
+// addition, for example an alignment. The place then has no row, and the error is ErrAmbiguous. Other errors are errors
+// of Follow.
 func Derive(a *arch.Arch, code Code, at Place, budget *int) (*Row, error) {
 	m := machineOf(a)
 	if m == nil {

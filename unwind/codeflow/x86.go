@@ -140,7 +140,8 @@ func (s *state) pop(mem Memory, x x86Instruction) bool {
 	return s.assign(x, value, known)
 }
 
-// result returns the value that an instruction writes to its first operand.
+// result returns the value that an instruction writes to its first operand. The boolean result is false if the value is
+// unknown.
 func (s *state) result(mem Memory, x x86Instruction) (uint64, bool) {
 	if m, ok := x.Args[1].(x86asm.Mem); ok && x.Op == x86asm.LEA {
 		return s.address(x, m)

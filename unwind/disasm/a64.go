@@ -43,7 +43,7 @@ func DecodeA64(p []byte) (Instruction, error) {
 	return x.Instruction, nil
 }
 
-// a64Instruction is the instruction being decoded.
+// a64Instruction is the instruction under construction, with the methods that decode it.
 type a64Instruction struct{ Instruction }
 
 // a64Word is an encoded instruction.

@@ -92,8 +92,8 @@ func (x *a64Instruction) special(w a64Word) bool {
 	return false
 }
 
-// transfer records the register of a load or store of one general register. plain is set if the load does not extend
-// the sign.
+// transfer records the register of a load or store of one general register. plain is set if the instruction does not
+// extend the sign of the loaded value.
 func (x *a64Instruction) transfer(w a64Word, plain bool) {
 	if x.Access.Load {
 		x.Write(w.reg(0))

@@ -46,7 +46,7 @@ func decodeLegacy(p []byte) (x86asm.Inst, bool) {
 	return x, true
 }
 
-// known reports whether decodeLegacy supports the instruction (Intel SDM, volume 2; AMD64 manual, volume 3, for
+// known reports whether decodeLegacy supports the instruction in v (Intel SDM, volume 2; AMD64 manual, volume 3, for
 // prefetch).
 func (v *x86Instruction) known() bool {
 	switch v.table {

@@ -2,7 +2,7 @@ package disasm
 
 import "golang.org/x/arch/x86/x86asm"
 
-// written describes the memory and the general registers that an instruction with a certain opcode writes. It does not
+// written describes what an instruction with a certain opcode writes to memory and to general registers. It does not
 // describe vectors, opmasks and tiles.
 type written struct {
 	prefixes byte   // applies to these prefixes
@@ -157,7 +157,7 @@ func (v *x86Instruction) setWritten(x *x86asm.Inst) {
 	}
 }
 
-// count returns an amount in bytes.
+// count returns an amount as a number of bytes, which may depend on the instruction's fields.
 func (v *x86Instruction) count(a amount) int {
 	switch {
 	case a == x86Word && v.w, a == opmask && v.w && v.prefix == plain:

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// imports are the names of the functions that the dynamic linker finds in other images, by the addresses of the words
-// to which it writes the functions' addresses.
+// imports are the names of the functions that the dynamic linker finds in other images. The key of a name is the
+// address of the word to which the dynamic linker writes the function's address.
 type imports struct {
 	once   sync.Once
 	byAddr map[uint64]string

@@ -25,8 +25,8 @@ func FromMemory(read ReadMemory, base uint64, name string) (*Image, error) {
 	return m, nil
 }
 
-// synthesizeSections derives section headers from the program headers. bias is the load bias of an image in memory, 0
-// for a file.
+// synthesizeSections derives section headers from the program headers, for an image without usable section headers.
+// bias is the load bias of an image in memory, 0 for a file.
 func (m *Image) synthesizeSections(bias uint64) {
 	m.findEHFrame()
 	m.findDynamic(bias)

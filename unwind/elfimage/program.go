@@ -12,7 +12,7 @@ func (m *Image) Program(typ elf.ProgType) (Segment, bool) { return m.findProgram
 func (m *Image) Entry() uint64 { return m.header.entry }
 
 // Start returns the entry of a program. It returns 0 if the image may be a library, because some linkers set e_entry to
-// an arbitrary address for libraries.
+// an arbitrary address in libraries.
 func (m *Image) Start() uint64 {
 	if m.header.interpreted || m.header.typ == elf.ET_EXEC {
 		return m.header.entry

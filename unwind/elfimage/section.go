@@ -89,7 +89,7 @@ func (m *Image) loadCFI() {
 	}
 }
 
-// named returns the first section header with a name, with or without content.
+// named returns the first section header with a name, even if the section has no content.
 func (m *Image) named(name string) *section {
 	for i := range m.sections {
 		if m.sections[i].name == name {

@@ -131,8 +131,8 @@ func (m *Image) SameSection(a, b uint64) bool {
 	return false
 }
 
-// strtab is a string table: NUL-terminated strings one after the other. It is a string, so that names need no copies:
-// they are slices of it.
+// strtab is a string table: NUL-terminated strings one after the other. It is a Go string, so that names are slices of
+// it and need no copies.
 type strtab string
 
 // stringTable converts bytes without a copy. The caller must not change the bytes afterwards.

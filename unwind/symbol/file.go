@@ -8,7 +8,7 @@ import (
 )
 
 // file is the object of a JITEntry: an ELF file with 64-bit addresses in the process's memory. Package debug/elf is not
-// suitable for this, because it copies or searches a string table again for each name, even if a name has megabytes.
+// suitable for reading it: for each name, it copies or searches the string table again, even if a name has megabytes.
 type file struct {
 	memory JITMemory
 	entry  JITEntry
