@@ -156,8 +156,8 @@ func (g *goFrame) restored(after []byte) (uint64, bool) {
 	return 0, false
 }
 
-// Offsets of the fields g.stack.hi, g.m, g.sched.sp, g.sched.pc and g.sched.g in runtime.g. They are equal in all
-// versions since Go 1.16.
+// Offsets of the fields stack.hi, m, sched.sp, sched.pc and sched.g in runtime.g, the structure of a goroutine. They
+// are equal in all versions since Go 1.16.
 const (
 	offStackHigh  = 8
 	offM          = 48

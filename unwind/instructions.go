@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/codeflow"
 )
 
-// trialState says whether the walk may use the result of following instructions; see stepInstructions.
+// trialState says whether the walk may use the caller that stepInstructions has found by following instructions.
 type trialState uint8
 
 const (
@@ -141,7 +141,7 @@ func (w *walk) learn(bare *bareCode, f *followed) {
 	}
 }
 
-// confirms reports whether a row gives the same result for a frame as following the code gave.
+// confirms reports whether a row, applied to the frame, gives the same result as following the code gave.
 func (w *walk) confirms(row *codeflow.Row, f *followed) bool {
 	got, err := row.Apply(w.arch, &w.regs, &w.mem)
 	if err != nil || f.err != nil {

@@ -17,8 +17,8 @@ const (
 	NoRegisters
 	// NoMemory: an address that a rule needs is not in the snapshot.
 	NoMemory
-	// NoProgress: the caller's frame would not lie beyond this frame, so the stack is corrupt or the information is
-	// wrong.
+	// NoProgress: the caller's frame would not lie beyond this frame. So the stack is corrupt, or the call frame
+	// information or the chain of frame pointers is wrong.
 	NoProgress
 	// BadCFI: the call frame information is damaged, or contains rules that no compiler emits.
 	BadCFI

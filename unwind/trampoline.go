@@ -38,7 +38,8 @@ func (w *walk) stepTrampolineAt(frame *Frame, start uint64) (Frame, Stop, bool) 
 	return Frame{}, Stop{}, false
 }
 
-// interrupted finds the interrupted function as the trampoline's caller, by the registers in the trampoline's frame.
+// interrupted finds the function that the signal interrupted, which counts as the trampoline's caller. Its registers
+// are in the trampoline's frame.
 func (w *walk) interrupted(frame *Frame, t *arch.Trampoline) (Frame, Stop) {
 	frame.Signal = true
 	sp, ok := w.trampolineSP(t)

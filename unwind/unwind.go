@@ -181,7 +181,7 @@ type walk struct {
 	low      uint64         // a lower bound of the stack pointer, if regs does not have it
 	row      cfi.Row
 	switches int
-	// scheduling is set on a stack where Go's scheduler runs.
+	// scheduling is set while the walk is on a stack on which Go's scheduler runs.
 	scheduling bool
 	// calledBack is set if the walk has already passed a call from C to Go.
 	calledBack bool

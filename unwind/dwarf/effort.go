@@ -14,7 +14,7 @@ const (
 	// abbrevCost is the cost of a byte of a table of abbreviations. It is high because memory is allocated for each
 	// attribute.
 	abbrevCost = 8
-	// headerCost is the cost of reading a unit's header, lookCost the cost of comparing an id.
+	// headerCost is the cost of reading a unit's header, lookCost the cost of comparing the id of a unit.
 	headerCost = 64
 	lookCost   = 4
 )

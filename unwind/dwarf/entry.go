@@ -41,7 +41,8 @@ func (w *walker) charge(more int64) error {
 	return w.err
 }
 
-// wanted reports whether a walker reads the attributes of entries with this tag. It reads only entries that have code.
+// wanted reports whether a walker reads the attributes of entries with this tag. The tags are those of entries that
+// describe code.
 func (t tag) wanted() bool {
 	return t == tagSubprogram || t == tagInlinedSubroutine || t == tagLexicalBlock
 }

@@ -233,7 +233,7 @@ func (k *rootDeclaration) find(abbrev []byte, u *unit, code uint64, big bool) (f
 	return nil, 0
 }
 
-// readRoot reads the first entry of a unit, and copies its attributes to the unit.
+// readRoot reads the first entry of a unit, and copies those attributes to the unit that apply to all its entries.
 func (d *Data) readRoot(u *unit, abbrev []byte, known *rootDeclaration) (root, error) {
 	for n := uint64(headerStep); ; n *= 8 {
 		c, err := d.sections.info.cursor(u.first, min(n, u.end-u.first))

@@ -9,8 +9,8 @@ import (
 // JITMemory copies memory from addr into p. It returns false if not all of the memory is readable.
 type JITMemory func(addr uint64, p []byte) bool
 
-// JITDescriptor is the name of the variable with the head of the list of JIT entries. JITDescriptorSize is the
-// variable's size in bytes in programs with 64-bit addresses.
+// JITDescriptor is the name of the program's variable that contains the head of the list of JIT entries.
+// JITDescriptorSize is the variable's size in bytes in programs with 64-bit addresses.
 const (
 	JITDescriptor     = "__jit_debug_descriptor"
 	JITDescriptorSize = 24
@@ -26,7 +26,7 @@ const (
 // ErrMalformed means that memory does not contain the structures of GDB's JIT interface.
 var ErrMalformed = errors.New("malformed JIT information")
 
-// JITEntry is an entry of the list (struct jit_code_entry). It refers to an object file in memory.
+// JITEntry is an entry of the program's list (struct jit_code_entry). It refers to an object file in memory.
 type JITEntry struct {
 	// File and Size are the object's address and its length in bytes.
 	File, Size uint64

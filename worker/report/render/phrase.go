@@ -66,8 +66,9 @@ func Phrase(t *backtrace.Trace) moment.Phrase {
 	return moment.MatchPhrase(in)
 }
 
-// PlainPhrase describes what a process of a server did, without names of objects. It is for readers that may not see these names,
-// and for labels, since the number of different texts is bounded. It is empty in the same cases as Phrase.
+// PlainPhrase describes what a process of a server did, without names of objects. It is for readers that may not see
+// these names, and for labels, since the number of different texts is bounded. The result is empty in the cases in
+// which the result of Phrase is empty.
 func PlainPhrase(frames []backtrace.Frame, wait backtrace.Wait, backendType string, major int) string {
 	in := moment.PhraseInput{
 		Functions: functionsOf(frames), WaitType: wait.Class, WaitEvent: wait.Event, BackendType: backendType, Major: major,
