@@ -97,8 +97,8 @@ type arrivals struct {
 	plain bool
 }
 
-// joinWeak joins each part in weak to a function if only this function jumps to the part, and only by conditional jumps
-// that are no tail calls. A part to which several functions jump is a function itself.
+// joinWeak joins each part in weak to a function if only this function jumps to the part, and none of the jumps may be
+// a tail call. A part to which several functions jump is a function itself.
 func (c *code) joinWeak(trees forest, weak map[int32]arrivals) {
 	targets := slices.Sorted(maps.Keys(weak))
 	const rounds = 4 // a part may jump to another part

@@ -181,8 +181,9 @@ func (s *sweeper) call(fn int32, e *effect, regs *state) {
 	}
 }
 
-// jump records a jump, if its target is known and outside the function. A jump to a reporter is recorded as a call of
-// it. If argument registers point to a function's name, the jump is also added to the pending jumps.
+// jump handles a jump with a known target. It records a jump out of the function or, if the target is a reporter, a
+// call of it. If argument registers point to a function's name, other jumps become pending jumps, even inside the
+// function.
 func (s *sweeper) jump(fn int32, e *effect, regs *state) {
 	if e.target == 0 {
 		return
