@@ -116,7 +116,7 @@ demo: ## Record the command top in a terminal, and write the pictures of the REA
 
 .PHONY: check check-flaky check-full
 check: ## Run the tests: vet, format, Go, pg_regress, TAP (20 to 25 minutes)
-	scripts/check.sh --beside sql,tap --beside pure --beside vet,format,tools worker regress
+	scripts/check.sh --beside pure,vet,format,tools --beside tap sql worker regress
 
 check-flaky: ## Run the tests of `make check` beside four busy loops for each processor (an hour or more)
 	PGSB_TEST_STRICT=1 scripts/check.sh load sql pure worker regress tap

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check.sh [--beside STAGE,...]... STAGE...: run tests. Missing programs are fetched first. Ends with the number of tests
-# of each stage. The exit status is 0 if all passed. The stages of a --beside run one after the other, beside all others:
-# many tests wait for servers most of the time. Other stages than sql and tap have a low priority there. Stages:
+# of each stage. The exit status is 0 if all passed. The stages of --beside compute, and run beside the others, which
+# wait for servers most of the time. Stages:
 #
 #   vet
 #   builds         for every architecture, and vet for a second one
@@ -469,7 +469,7 @@ start_beside() {
 	say "Beside the following: ${stages[*]}"
 	set -m # its own group, to be ended as one
 	(
-		[[ $group =~ ^(sql|tap) ]] || renice -n 19 -p "$BASHPID" >/dev/null # some tests keep a dozen processes busy
+		[[ $group == tap ]] || renice -n 19 -p "$BASHPID" >/dev/null # some tests keep a dozen processes busy
 		set +e # each stage remembers its failures
 		for stage in "${stages[@]}"; do run_stage "$stage"; done
 		processor_time
@@ -563,7 +563,7 @@ main() {
 		make_version_trees
 	fi
 	for stage in "${beside[@]}"; do
-		[[ ,$stage, != *,tap,* ]] || prepare_tap
+		[[ $stage != tap ]] || prepare_tap
 		start_beside "$stage"
 	done
 	for stage; do run_stage "$stage"; done

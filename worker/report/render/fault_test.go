@@ -113,6 +113,10 @@ func unread() []faultTest {
 				&observe.Error{PID: 4711, Blocked: process.ErrUnreachable}),
 			"55000", []string{"within 1s", "either: the kernel does not return", "/proc/4711/task/*/stack"},
 		},
+		{
+			"nor was it tried", errors.Join(&ptrace.DeadlineError{PID: 4711, After: time.Second, State: 'S'}, process.ErrUnreachable),
+			"55000", []string{"within 1s", "/proc/4711/task/*/stack"},
+		},
 	}
 }
 

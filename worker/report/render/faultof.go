@@ -42,15 +42,15 @@ func FaultOf(pid int, err error) *Fault {
 			Detail:   "The process that it belonged to has exited.",
 		}
 	case errors.Is(err, process.ErrTraced):
-		return withLook(traced(pid, err), err)
+		return withLook(traced(pid, err), pid, err)
 	case errors.Is(err, ptrace.ErrDumping):
 		return withLook(&Fault{
 			SQLState: NotInPrerequisiteState,
 			Message:  fmt.Sprintf("process with PID %d has crashed and is writing its core file", pid),
 			Hint:     "Read the stack from the core file with pg_stat_backtrace capture --core.",
-		}, err)
+		}, pid, err)
 	case errors.Is(err, ptrace.ErrDeadline):
-		return withLook(deadline(pid, err), err)
+		return withLook(deadline(pid, err), pid, err)
 	case errors.Is(err, observe.ErrNotObserved):
 		return notObserved(pid, err)
 	case errors.Is(err, process.ErrNotPermitted):
@@ -175,13 +175,13 @@ func deadline(pid int, err error) *Fault {
 
 // withLook returns f. If err says that the worker has also failed to capture the process without a stop, withLook adds
 // the reason to the detail. If the process's memory cannot be read, withLook replaces the hint.
-func withLook(f *Fault, err error) *Fault {
+func withLook(f *Fault, pid int, err error) *Fault {
 	var e *observe.Error
 	if errors.As(err, &e) {
 		f.Detail = strings.TrimSpace(f.Detail + " It could not be captured without a stop either: " + looks(e) + ".")
 	}
 	if errors.Is(err, process.ErrUnreachable) {
-		f.Hint = unreachable(e.PID)
+		f.Hint = unreachable(pid)
 	}
 	return f
 }
