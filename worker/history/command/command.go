@@ -102,8 +102,8 @@ func (r *Runner) Send(rule string, alert []byte) error {
 	return r.put(request{Rule: rule, Alert: alert})
 }
 
-// Reload asks the helper to read the file of rules again. If the file has an error, the helper keeps the former command. The errors
-// are those of Send.
+// Reload asks the helper to read the file of rules again. If the file has an error, the helper keeps the former command. Reload
+// returns ErrQueueFull if the queue is full, and another error if the helper has ended.
 func (r *Runner) Reload() error { return r.put(request{Reload: true}) }
 
 func (r *Runner) put(q request) error {

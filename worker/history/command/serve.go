@@ -24,7 +24,7 @@ import (
 )
 
 // Serve is the main function of the helper. For each alert that it reads from input, it runs the program of the rules, and writes a
-// Result to output. It returns nil when the input ends. The function load reads the command from the file of rules.
+// Result to output. It returns nil when the input ends. It gets the program from the function load, which reads the file of rules.
 func Serve(input io.Reader, output io.Writer, load func() (rules.Command, error)) error {
 	// giveUpRights changes this thread only, and a program inherits the rights of the thread that starts it.
 	runtime.LockOSThread()
@@ -119,7 +119,7 @@ func closeAtExec() error {
 	return nil
 }
 
-// run runs the program once, with the alert as its standard input, at most for the time limit.
+// run runs the program once, with the alert of q as its standard input, and kills it after the time limit of c.
 func run(ctx context.Context, c *rules.Command, q *request) (r Result) {
 	r = Result{Rule: q.Rule, Status: -1}
 	if len(c.Run) == 0 {

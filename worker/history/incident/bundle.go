@@ -53,7 +53,7 @@ type cleaner struct {
 }
 
 // Anonymous returns a copy of an incident without names of objects and texts of statements, and a list of the removed parts. It
-// copies only members that are known to have no such names, or that it has cleaned.
+// copies only members that have no such names, or from which it has removed them. All other members stay empty.
 func Anonymous(i *Incident) (*Incident, []string) {
 	c := &cleaner{numbers: map[string]map[string]int{}, removed: map[string]int{}}
 	out := &Incident{
@@ -249,8 +249,8 @@ func (c *cleaner) state(text string) string {
 	return "other"
 }
 
-// phrase returns the key and the general text of a phrase, in which names of fields stand instead of names of objects. Both are
-// empty for an unknown key.
+// phrase returns the key and the general text of a phrase, in which names of fields stand instead of names of objects. Both results
+// are empty for an unknown key.
 func (c *cleaner) phrase(key, text string) (string, string) {
 	for _, e := range moment.PhraseEntries() {
 		if e.Key == key {
@@ -347,7 +347,7 @@ func (c *cleaner) summary(f *rules.Finding) string {
 	return keep(f.Summary, " ,:.%-()")
 }
 
-// note is the begin of the summary of an incident that a person has taken; the person's text follows.
+// note is the begin of the summary of an incident that a person has requested. The person's text follows it.
 const note = "taken by a person: "
 
 // The following functions keep only the characters that a kind of text needs, and remove all others.

@@ -87,7 +87,7 @@ func Collect(ctx context.Context, src Source, f rules.Finding, l *rules.Look) *I
 	return i
 }
 
-// ByPerson returns the finding of an incident that a person takes, with the person's note; empty: no note.
+// ByPerson returns the finding for an incident that a person requests. text is the person's note; empty: no note.
 func ByPerson(at time.Time, text string) rules.Finding {
 	f := rules.Finding{Rule: Manual, Cause: Manual, Since: at, Summary: strings.TrimSuffix(note, ": ")}
 	if text != "" {
@@ -109,8 +109,8 @@ func (i *Incident) missing(what string, err error) {
 	}
 }
 
-// takeStacks takes the stacks of the processes in the reason and of the roots of the forest, then of other sessions that run or
-// wait.
+// takeStacks takes the stacks of the processes in the reason and of the roots of the Forest first, then of other sessions that run
+// or wait.
 func (i *Incident) takeStacks(ctx context.Context, src *Source) {
 	i.Stacks = []ProcessStack{}
 	if src.Capturer == nil {
@@ -239,8 +239,8 @@ func (i *Incident) addHistory(ctx context.Context, dir string) {
 
 // spans joins equal rows of consecutive sweeps to one Span, and counts the sessions of each second.
 type spans struct {
-	open    map[int64]*Span  // the last span of each process
-	prints  map[*Span]string // the row of a span as text
+	open    map[int64]*Span  // the newest span of each process, by process id
+	prints  map[*Span]string // the row of each span as text, to compare it with the next row
 	all     []*Span
 	leftOut int
 	counts  []Second

@@ -79,7 +79,8 @@ func (d *Dir) Write(i *Incident) (string, error) {
 	return html, nil
 }
 
-// Complete writes an incident again that has got further parts. It does nothing if the incident was removed meanwhile.
+// Complete writes an incident again after further parts were added to it, such as the profile. It does nothing if the files of the
+// incident were removed meanwhile.
 func (d *Dir) Complete(i *Incident) error {
 	if _, err := os.Lstat(filepath.Join(d.Path, i.ID+".json")); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -117,7 +118,7 @@ func (d *Dir) free(size int64) error {
 }
 
 // encode returns an incident as JSON and as an HTML page. If the JSON is larger than fileLimit, encode removes the older half of
-// the history's spans, again and again; then it removes sessions in the same way. It changes the incident accordingly.
+// the history's spans, again and again; then it removes sessions in the same way. It removes these parts from the incident i too.
 func encode(i *Incident) (text, page []byte, err error) {
 	for {
 		text, err = json.MarshalIndent(i, "", " ")

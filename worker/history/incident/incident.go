@@ -29,7 +29,7 @@ const (
 	maxText     = 2000 // characters of a query text
 )
 
-// Manual takes the place of a rule's name in the reason of an incident that a person, and not a rule, has taken.
+// Manual stands in an incident's reason, instead of a rule's name, if a person and not a rule caused the incident to be recorded.
 const Manual = "manual"
 
 // Incident has the facts about a stall at the time when it was found.
@@ -38,7 +38,7 @@ type Incident struct {
 	ID      string    `json:"id"`
 	Time    time.Time `json:"time"`
 	Program string    `json:"program_version"`
-	// Reason is the finding of a rule. Rule is Manual if a person has taken the incident.
+	// Reason is the finding of a rule. Its Rule is Manual if a person has requested the incident.
 	Reason rules.Finding `json:"reason"`
 	Server Server        `json:"server"`
 	// Sessions are the sessions that were not idle or blocked others. SessionsLeftOut is the number of further sessions, which are
@@ -47,7 +47,7 @@ type Incident struct {
 	SessionsLeftOut int       `json:"sessions_left_out,omitempty"`
 	// Forest has the processes that block others. The processes that wait for a process are its children.
 	Forest []*Node `json:"forest"`
-	// Stacks are the stacks of the processes in the reason, then of further processes. They were taken shortly after Time.
+	// Stacks are the stacks of the processes in the reason, then of further processes. They were copied shortly after Time.
 	Stacks []ProcessStack `json:"stacks"`
 	// Memory has the processes with the most memory that is not shared. Plans has the plans of blocking and running processes. WAL
 	// has positions in the WAL.
@@ -164,7 +164,7 @@ type Setting struct {
 	Unit  string `json:"unit,omitempty"`
 }
 
-// sessionOf translates a row.
+// sessionOf translates a row of the history.
 func sessionOf(r *store.Row) Session {
 	at := func(micro int64) *time.Time {
 		if micro == 0 {
@@ -181,7 +181,7 @@ func sessionOf(r *store.Row) Session {
 	}
 }
 
-// bounded shortens a text to maxText characters.
+// bounded cuts a text after maxText characters.
 func bounded(text string) string {
 	if len(text) <= maxText {
 		return text

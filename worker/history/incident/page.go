@@ -32,7 +32,7 @@ func waitOf(s *Session) string {
 	return line(s.WaitType + ":" + s.WaitEvent)
 }
 
-// age returns the time between two times; empty: not known.
+// age returns the time from since to now as text; empty: since is not known.
 func age(now time.Time, since *time.Time) string {
 	if since == nil {
 		return ""

@@ -113,7 +113,7 @@ type PlanNode struct {
 	Children []*PlanNode `json:"plans,omitempty"`
 }
 
-// all reads all sessions, also idle ones.
+// all reads all sessions of the server, also idle ones. It also returns the reader.
 func all(c cluster.Cluster) (*state.Reader, *moment.Moment, error) {
 	r, err := state.Open(c)
 	if err != nil {
@@ -318,7 +318,7 @@ func (p *ProcessPlan) read(ctx context.Context, src *Source, pid int) error {
 }
 
 // planNode copies a node with the nodes below it. It subtracts the copied nodes from room. When room is 0, it omits further
-// children, and room becomes negative by their number.
+// children, and subtracts their number from room too. So a negative room is the number of omitted nodes.
 func planNode(n *plan.Node, room *int) *PlanNode {
 	text := func(names ...string) string {
 		for _, name := range names {

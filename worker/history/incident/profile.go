@@ -189,12 +189,12 @@ func idle(state, wait string) bool {
 type sampled struct {
 	switches uint64
 	frames   []string
-	at       time.Time // the last time at which the stack was known to be current
+	at       time.Time // the last time at which the process still had this stack
 }
 
 // sample takes the stacks of the processes every samplePause, until the time in the parameter took has passed. It stops earlier,
-// and sets Stopped, when it has used the allowed processor time. It does not take the stack of a process again that has not run
-// since.
+// and sets Stopped, when it has used the allowed processor time. It does not take the stack of a process again if the process has
+// not run since its last stack.
 func (p *Profile) sample(ctx context.Context, src *Source, first []int32, took time.Duration, g groups, allowed time.Duration) error {
 	r, err := state.Open(src.Server)
 	if err != nil {

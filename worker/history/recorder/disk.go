@@ -29,10 +29,11 @@ var errPending = errors.New("the disk has not answered yet")
 type Progress struct {
 	lock          sync.Mutex
 	written, lost uint64
-	failing       time.Time // since when no sweep was written; zero: the last one was
+	failing       time.Time // when the first of the failed sweeps in a row failed; zero: the last sweep was written
 }
 
-// Figures returns the sweeps on disk and the lost ones since the start, and for how long no sweep was written; 0: the last one was.
+// Figures returns the numbers of written and lost sweeps since the start of the worker, and for how long every sweep has failed; 0:
+// the last sweep was written.
 func (p *Progress) Figures() (written, lost uint64, failing time.Duration) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
@@ -55,23 +56,24 @@ func (p *Progress) count(written, lost uint64, failing bool) {
 	}
 }
 
-// disk opens the store and writes sweeps in a separate goroutine. So the looks at the server and the rules do not wait for a disk
-// that does not answer. The methods are for the recorder's goroutine, those from run on for this one.
+// disk opens the store and writes sweeps in a separate goroutine. So a disk that does not answer delays neither the recorder's
+// looks at the server nor the rules. The recorder's goroutine calls the methods above run. The separate goroutine runs the method
+// run and the methods below it.
 type disk struct {
 	o       *Options
-	sweeps  chan *store.Sweep // nil: run does not run
+	sweeps  chan *store.Sweep // to run; nil: run is not running
 	results chan written
 	ended   chan struct{}
-	waiting []time.Time // of the sweeps without a result
-	lost    int         // sweeps that no later sweep has reported
+	waiting []time.Time // times of the sweeps that were handed to run and have no result yet
+	lost    int         // lost sweeps that no later sweep has in its field Lost
 	retry   pause       // while the store cannot be opened
 
 	writer  *store.Writer
 	meta    store.Meta
-	checked time.Time // when the control file was read last
+	checked time.Time // time of the last read of the control file
 	wait    pause
-	unsaid  int   // lost sweeps that the writer does not know
-	failed  error // of the end of run
+	unsaid  int   // lost sweeps that the writer has not counted
+	failed  error // error with which run has ended
 }
 
 // written is the result of a sweep.
@@ -82,7 +84,7 @@ type written struct {
 	used  time.Duration // processor time
 }
 
-// closed returns an error while the store cannot be opened.
+// closed returns the error of the last attempt to open the store until the next attempt is due; otherwise nil.
 func (d *disk) closed(now time.Time) error { return d.retry.err(now) }
 
 // lose counts sweeps that are lost.
@@ -91,7 +93,8 @@ func (d *disk) lose(n int) {
 	d.o.Progress.count(0, uint64(n), true)
 }
 
-// append hands a sweep over, and returns the results that are there. It waits for them for a part of the period.
+// append hands a sweep to run, and returns the results that have arrived. It waits for results at most maxGlance or a quarter of
+// the period. If maxWaiting sweeps wait already, append counts the sweep as lost.
 func (d *disk) append(now time.Time, period time.Duration, s *store.Sweep) []written {
 	if d.sweeps == nil {
 		d.sweeps, d.results, d.ended = make(chan *store.Sweep, maxWaiting), make(chan written, maxWaiting), make(chan struct{})
@@ -111,7 +114,7 @@ func (d *disk) append(now time.Time, period time.Duration, s *store.Sweep) []wri
 	return d.slow(now, d.collect(limit))
 }
 
-// slow adds an error if the oldest sweep has waited for long.
+// slow adds a result with an error if the oldest sweep without a result has waited for slowDisk.
 func (d *disk) slow(now time.Time, results []written) []written {
 	if len(d.waiting) == 0 || now.Sub(d.waiting[0]) < slowDisk {
 		return results
@@ -121,7 +124,7 @@ func (d *disk) slow(now time.Time, results []written) []written {
 		now.Sub(d.waiting[0]).Seconds(), maxWaiting)})
 }
 
-// collect returns the results that are there, and waits for the others until a limit.
+// collect returns the results that have arrived, and waits for the missing results for at most the time limit.
 func (d *disk) collect(limit time.Duration) (list []written) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -147,7 +150,8 @@ func (d *disk) collect(limit time.Duration) (list []written) {
 	return list
 }
 
-// close ends run when it has written the sweeps that wait, and returns their results.
+// close makes run write the sweeps that wait and then end, and returns their results. It returns an error if run does not end
+// within closeLimit.
 func (d *disk) close() (results []written, err error) {
 	if d.sweeps == nil {
 		return nil, nil
@@ -182,7 +186,7 @@ func (d *disk) run() {
 	d.failed = d.reopen()
 }
 
-// reopen closes the writer, so that the next sweep opens the store.
+// reopen closes the writer, so that the next sweep opens the store again.
 func (d *disk) reopen() (err error) {
 	if d.writer != nil {
 		d.unsaid += d.writer.Lost()
@@ -192,7 +196,7 @@ func (d *disk) reopen() (err error) {
 	return err
 }
 
-// write writes a sweep. The number of lost sweeps before it is in it.
+// write writes a sweep, and adds the number of sweeps that were lost before it to its field Lost.
 func (d *disk) write(s *store.Sweep) error {
 	if err := d.open(s.Time); err != nil {
 		d.unsaid += s.Lost + 1
@@ -207,7 +211,8 @@ func (d *disk) write(s *store.Sweep) error {
 	return err
 }
 
-// open opens the store. Every minute it reads the store's Meta again, and opens the store again if the Meta has changed.
+// open opens the store. Every minute it makes the description for the store (Meta) again from the server's control file, and opens
+// the store again if the description has changed.
 func (d *disk) open(now time.Time) error {
 	if d.writer != nil && now.Sub(d.checked).Abs() < renew {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"pg_stat_backtrace/worker/pg/plan"
 )
 
-// planAge is the time that a statement must have run before its plan is read. A read takes some milliseconds of processor time.
-// Younger statements are too many, and many of them would end during the read.
+// planAge is the time that a statement must have run before its plan is read. Reading a plan takes some milliseconds of processor
+// time. Statements that have run for a shorter time are too many, and often end while their plans are read.
 const planAge = 10 * time.Second
 
 // executorRun is a function that is on the stack of each process that executes a plan.
@@ -56,25 +56,27 @@ func TakePlan(
 	return short(plan.RoundedPhrase(plans.Levels)), nil
 }
 
-// planTaker reads the plans of statements that have run for planAge, in the goroutine that takes the stacks. If there is no time
-// for all plans of a sweep, the plans that were read longest ago come first.
+// planTaker reads the plans of statements that have run for planAge. It does so in the goroutine that takes the stacks. If there
+// is no time for all plans of a sweep, the plans that were read longest ago come first.
 type planTaker struct {
 	take  func(ctx context.Context, pid int) (string, error)
 	known map[identity]*takenPlan
 }
 
-// takenPlan describes what the plan of a statement did, and has the number of context switches of its process at that time.
+// takenPlan describes what the plan of a statement did when it was read, and has the number of context switches of its process
+// shortly before.
 type takenPlan struct {
 	id        identity
 	switches  uint64
 	statement int64  // start of the statement, microseconds since 1970
 	stack     *Stack // nil: the current stack is not known
 	text      string
-	at        time.Time // of the sweep
+	at        time.Time // time of the sweep for which the plan was read
 }
 
-// wanted returns the statements whose plans are to be read. It omits sessions whose query text is not kept, since a plan contains
-// names from the query. The function stack returns the stack of a process, nil if the process has run since the stack was taken.
+// wanted returns the statements whose plans are to be read: those of active sessions that have run for planAge, and whose process
+// has run since their plan was read last. It omits sessions whose query text is not kept, since a plan contains names from the
+// query. The function stack returns the stack of a process, nil if the process has run since the stack was taken.
 func (t *planTaker) wanted(
 	now time.Time, rows []store.Row, procs map[int32]rules.Proc, stack func(identity, rules.Proc) *Stack,
 ) []takenPlan {
@@ -103,7 +105,7 @@ func (t *planTaker) wanted(
 	return list
 }
 
-// same reports whether the process has not run since its plan was read.
+// same reports whether a process sleeps and has not run since the plan of its present statement was read.
 func (t *planTaker) same(id identity, r *store.Row, p rules.Proc) bool {
 	k := t.known[id]
 	return k != nil && k.switches == p.Switches && k.statement == r.QueryStart && (p.State == 'S' || p.State == 'D')
@@ -116,8 +118,9 @@ func (t *planTaker) when(id identity) int64 {
 	return 0
 }
 
-// read reads the plans of processes whose stack shows that they execute a plan. It stops when the reads have used
-// limits.RecordedPlans of processor time. It returns the processes that were checked or read.
+// read reads the plans of processes whose stack shows that they execute a plan. It stops at the end of ctx, when it has used
+// limits.RecordedPlans of processor time, or when no plan of this server can be read (ErrUnproven). It returns the processes
+// whose stack it has checked, with the text of the plans that it has read.
 func (t *planTaker) read(ctx context.Context, list []takenPlan, stacks []takenStack) (tried []takenPlan) {
 	used := processTime()
 	for _, p := range list {
@@ -154,7 +157,7 @@ func (t *planTaker) add(list []takenPlan) {
 	}
 }
 
-// fill sets the plan of a row, if the plan was read in this sweep, or if the process has not run since the read.
+// fill sets the plan of a row, if the plan was read in this sweep, or if the process has not run since its plan was read.
 func (t *planTaker) fill(now time.Time, r *store.Row, p rules.Proc) {
 	if t == nil {
 		return

@@ -17,7 +17,8 @@ import (
 	"pg_stat_backtrace/worker/pg/state"
 )
 
-// look returns the data of a sweep that the rules use. err is the error of reading the sessions.
+// look returns the data of a sweep that the rules use. delay is the time by which the sweep is late, and err is the error of
+// reading the sessions.
 func (r *Recorder) look(now time.Time, delay time.Duration, s *seen, err error) *rules.Look {
 	l := &rules.Look{Time: now, Period: r.cost.period, Starved: max(delay, r.starved(), r.throttled), Unread: err != nil}
 	if err != nil {
@@ -105,8 +106,8 @@ func (r *Recorder) positions(m *moment.Moment) (w rules.Positions) {
 	return w
 }
 
-// archiving parses the title of the archiver process, in which the server shows the file. The result is zero for another title, as
-// with update_process_title off.
+// archiving parses the title of the archiver process, in which the server shows the file. The result is zero if the title has
+// another form, for example because update_process_title is off.
 func archiving(pid int32, title string) rules.Archiving {
 	const verbs = 2
 	words := strings.Fields(title)
@@ -123,7 +124,7 @@ func archiving(pid int32, title string) rules.Archiving {
 	return rules.Archiving{}
 }
 
-// segment reports whether a text begins with a timeline id, as the names of all archived files do.
+// segment reports whether a text can be the name of an archived file: all these names begin with a timeline id.
 func segment(name string) bool {
 	const digits, longest = 8, 64
 	if len(name) < digits || len(name) > longest {
@@ -132,7 +133,8 @@ func segment(name string) bool {
 	return strings.Trim(name[:digits], "0123456789ABCDEF") == ""
 }
 
-// procs returns the kernel's state of the processes of the rows, by the server's process id. It omits processes at rest.
+// procs returns the kernel's state of the processes of the rows, by the server's process id. It omits processes at rest (see
+// atRest).
 func (r *Recorder) procs(rows []store.Row, sessions []moment.Session) map[int32]rules.Proc {
 	local := make(map[int32]int, len(sessions))
 	for i := range sessions {
@@ -157,7 +159,7 @@ func atRest(r *store.Row) bool {
 	return r.WaitType == "Activity" || r.WaitType == "Client" && r.State != "active" && r.State != "disabled"
 }
 
-// starved returns how long this thread was ready to run but had no processor, since the last call; 0: not known.
+// starved returns how long this thread was ready to run but had no processor, since the last call of starved; 0: not known.
 func (r *Recorder) starved() time.Duration {
 	_, waited := schedstat("/proc/thread-self/schedstat")
 	before := r.waited

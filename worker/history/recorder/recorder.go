@@ -4,8 +4,6 @@
 //
 // A separate goroutine writes the store (disk.go): looks and rules do not wait for the disk.
 //
-// TakeStack takes the stack of one process without stopping it (stacktaker.go), and says what the process does.
-//
 // TakeStack takes the stack of one process without stopping it (stacktaker.go), with a phrase for what the process does.
 //
 // The package does not know the readers of the history. It logs only to Options.Log.
@@ -61,14 +59,15 @@ type Options struct {
 	Redact []string
 	// Version is the version of this program.
 	Version string
-	// Watch, if not nil, is called with each look, also while the store cannot be written. It must not block.
+	// Watch, if not nil, is called with each look, even while the store cannot be written. It must not block.
 	Watch func(*rules.Look)
 	// Next, if not nil, returns how long after the last look Watch needs another look; 0: the next sweep is soon enough. If the
 	// next sweep is more than a second later, the recorder makes a look at that time, and writes nothing.
 	Next func() time.Duration
 	// TakeStack, if not nil, returns the stack of a process without stopping it, within about the limit.
 	TakeStack func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
-	// TakePlan, if not nil, describes the plan of a process, like the function TakePlan. It is not called without TakeStack.
+	// TakePlan, if not nil, describes the plan of a process, like the function TakePlan. If TakeStack is nil, the recorder does not
+	// call it.
 	TakePlan func(ctx context.Context, pid int) (string, error)
 	// Log gets a line when recording begins to fail, and when it works again. The zero value discards these lines.
 	Log zerolog.Logger
@@ -80,12 +79,12 @@ type Options struct {
 const (
 	defaultPeriod = time.Second
 	slowPeriod    = 10 * time.Second // between sweeps while the cost exceeds costLimit
-	costSpan      = time.Minute      // over which the cost is measured
+	costSpan      = time.Minute      // time over which the cost is measured
 	costLimit     = 0.05             // of a processor
 	renew         = time.Minute      // between looks at the control file
 	maxPause      = time.Minute      // between attempts to open the store or the server's memory
 	steady        = 10               // sweeps on disk after which recording works again
-	maxTold       = 10               // kinds of errors that are logged until then
+	maxTold       = 10               // kinds of errors that are logged until recording works again
 )
 
 // Recorder records one server. It must be used by one goroutine at a time.
@@ -96,16 +95,16 @@ type Recorder struct {
 	locks     *locks.Reader
 	noLocks   error // why locks is nil
 	readWait  pause
-	before    map[identity]store.Row // sessions of the last sweep
-	texts     map[string]string      // normalized texts of the last sweep
+	before    map[identity]store.Row // rows of the last sweep, for the method ended
+	texts     map[string]string      // normalized texts of the last sweep's statements, by their full text
 	last      time.Time              // of the last sweep
 	cost      meter
 	slots     int             // connection slots for ordinary roles; 0: not known
-	waited    time.Duration   // time for which this thread has waited for a processor, since its start
+	waited    time.Duration   // time for which this thread has waited for a processor since its start
 	throttled time.Duration   // time in the last sweep for which a CPU quota stopped the worker
 	stacks    *stackTaker     // nil: no stacks
 	statuses  statuses        // of processes
-	told      map[string]bool // kinds of errors that were logged since recording worked
+	told      map[string]bool // kinds of errors that were logged since recording worked last
 	good      int             // sweeps on disk since the last error
 	began     bool            // the log says that recording works
 }
@@ -183,12 +182,12 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// evidence is the least time between a look and the next look for the rules. It is also the time by which a look for the rules may
-// be late: if the next sweep is within this time, there is no look before the sweep.
+// evidence is the shortest time between a look and the next look for the rules. It is also the time by which a look for the rules
+// may be late: if the next sweep comes within this time, the recorder makes no extra look before the sweep.
 const evidence = time.Second
 
 // nextLook returns the time of the next look. only is true if this is a look for the rules, and false if it is the planned sweep.
-// There are no looks for the rules while the meter has made sweeps rare because of their cost.
+// Without Options.Next, and while the meter has made sweeps rare because of their cost, there are no looks for the rules.
 func (r *Recorder) nextLook(last, planned time.Time) (at time.Time, only bool) {
 	if r.o.Next == nil || last.IsZero() || r.cost.period > r.o.Period {
 		return planned, false
@@ -205,7 +204,7 @@ func (r *Recorder) nextLook(last, planned time.Time) (at time.Time, only bool) {
 func (r *Recorder) glance(now time.Time) {
 	saw, err := r.read(now)
 	l := r.look(now, 0, &saw, err)
-	l.Stacks = nil // r.stacks.fresh is of the last sweep
+	l.Stacks = nil // r.stacks.fresh has the stacks of the last sweep
 	r.o.Watch(l)
 }
 
@@ -220,7 +219,7 @@ func (r *Recorder) close() {
 	}
 }
 
-// forget drops the readers of the server's memory.
+// forget drops the readers of the server's memory. The next sweep opens them again.
 func (r *Recorder) forget() {
 	r.state, r.locks, r.noLocks = nil, nil, nil
 	r.statuses.close()
@@ -229,8 +228,8 @@ func (r *Recorder) forget() {
 	}
 }
 
-// report logs the first success, and each kind of error once. It logs that recording works again after some sweeps: on a disk that is nearly full, sweeps
-// fail and succeed by turns.
+// report logs the first success, and each kind of error once until recording works again. It logs that recording works again only
+// after the number steady of sweeps without an error, because on a disk that is nearly full, sweeps fail and succeed by turns.
 func (r *Recorder) report(err error) {
 	log := r.o.Log.With().Str("directory", r.o.Store.Dir).Logger()
 	switch text := kind(err); {
@@ -254,7 +253,7 @@ func (r *Recorder) report(err error) {
 	}
 }
 
-// kind returns the text of an error without figures, which may differ each time, such as the free space.
+// kind returns the text of an error without numbers, because a number such as the free space may differ each time.
 func kind(err error) string {
 	if err == nil {
 		return ""
@@ -273,8 +272,8 @@ func kind(err error) string {
 }
 
 // Sweep reads the sessions and appends them to the store. delay is the time by which the sweep begins later than planned. The
-// errors are those of the store and of reading the sessions; a server that does not run is not an error. Sweep does not wait for a slow
-// disk: a later Sweep returns the error.
+// errors are those of the store and of reading the sessions; a server that does not run is not an error. Sweep does not wait for a
+// slow disk: a later call of Sweep then returns the error of this write.
 func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
 	err := r.sweep(now, delay)
 	if errors.Is(err, errPending) {
@@ -325,7 +324,8 @@ func (r *Recorder) sweep(now time.Time, delay time.Duration) error {
 	return readErr
 }
 
-// settle takes the results of the disk, and returns the last error. A session whose end is lost ends again in the next sweep.
+// settle adds the cost of the written sweeps, and returns the error of the last result; nil: it has none. If a sweep that was not
+// written had the row for the end of a session, the next sweep gets such a row again.
 func (r *Recorder) settle(results []written) (err error) {
 	for i := range results {
 		w := &results[i]
@@ -345,8 +345,8 @@ func (r *Recorder) settle(results []written) (err error) {
 	return err
 }
 
-// remember keeps the rows of a sweep for the function ended. A session that has no row in this sweep could not be read, and keeps its
-// former row.
+// remember keeps the rows of a sweep for the method ended. If a session of an earlier sweep has neither a row nor an end in this
+// sweep, it could not be read. Its earlier row stays.
 func (r *Recorder) remember(rows []store.Row) {
 	if r.before == nil {
 		r.before = map[identity]store.Row{}
@@ -361,8 +361,8 @@ func (r *Recorder) remember(rows []store.Row) {
 	}
 }
 
-// since returns the time for which the rows of a sweep count: the time since the last sweep. After a pause of the recorder it is
-// one period, since nothing is known of the rest of the pause.
+// since returns the time for which the rows of a sweep count: the time since the last sweep. If this is more than two periods,
+// since returns one period, because nothing is known about the rest of that time.
 func (r *Recorder) since(now time.Time) time.Duration {
 	since := now.Sub(r.last)
 	if r.last.IsZero() || since <= 0 || since > 2*r.cost.period {
@@ -379,9 +379,9 @@ type seen struct {
 	moment  *moment.Moment // nil: nothing could be read
 	rows    []store.Row
 	procs   map[int32]rules.Proc // by the server's process id; nil without Options.Watch and TakeStack
-	waits   map[int]*locks.Wait  // by the server's process id; nil: not read, or none
-	partial bool                 // some sessions could not be read
-	notes   []string             // on missing parts
+	waits   map[int]*locks.Wait  // by the server's process id; nil: not read, or there are no waits
+	partial bool                 // some of the sessions could not be read
+	notes   []string             // notes about missing parts
 }
 
 // read reads the sessions, their blockers and, if needed, the kernel's state of their processes. If the server does not run, it
@@ -413,7 +413,7 @@ func (r *Recorder) read(now time.Time) (s seen, err error) {
 	return s, nil
 }
 
-// moment reads the sessions. If the server was started anew, it opens the readers again.
+// moment reads the sessions. If the server was restarted, it opens the readers of the server's memory again.
 func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 	c, err := r.o.Server()
 	if err != nil {
@@ -475,7 +475,8 @@ type pause struct {
 	why    error
 }
 
-// err returns the last error during the pause, and nil after the pause.
+// err returns the error that began the pause while the pause lasts, and nil afterwards. A pause that would still last longer than
+// maxPause counts as over, because the clock was set back.
 func (p *pause) err(now time.Time) error {
 	if p.why != nil && now.Before(p.until) && p.until.Sub(now) <= maxPause {
 		return p.why
@@ -490,7 +491,7 @@ func (p *pause) after(now time.Time, err error) error {
 	return err
 }
 
-// meter measures the processor time of sweeps, and makes the period longer while they exceed costLimit.
+// meter measures the processor time of sweeps, and makes the period between them longer while this time exceeds costLimit.
 type meter struct {
 	period, normal time.Duration
 	begin          time.Time
@@ -501,7 +502,7 @@ type meter struct {
 // spend adds the processor time of a look between two sweeps.
 func (m *meter) spend(used time.Duration) { m.used += used }
 
-// add adds the processor time of a sweep. Every costSpan it chooses the period.
+// add adds the processor time of a sweep. After each costSpan, it chooses the period by the measured cost.
 func (m *meter) add(at time.Time, used time.Duration) {
 	if m.normal == 0 {
 		m.normal = m.period

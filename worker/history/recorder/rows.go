@@ -148,8 +148,8 @@ func unread(missing []string) bool {
 }
 
 // ended returns a row for each session that had a row in the last sweep and has none in this sweep, because it has ended or is
-// idle. present has the rows of this sweep, and now all sessions. If some processes could not be read, a session that is not in
-// now may still exist, so ended returns no row for it.
+// idle. present has the rows of this sweep. now has all sessions of this sweep, also idle ones. If some processes could not be
+// read, a session that is not in now may still exist, so ended returns no row for it.
 func (r *Recorder) ended(present []store.Row, now []moment.Session, missing []string) []store.Row {
 	partial := unread(missing)
 	current := make(map[identity]*moment.Session, len(now))

@@ -18,7 +18,7 @@ import (
 
 // Limits of the cost of stacks.
 const (
-	stackShare  = 0.03                   // part of one processor's time, for all stacks
+	stackShare  = 0.03                   // part of one processor's time that all stacks together may use
 	stackCredit = time.Second            // processor time that may be saved for later sweeps
 	stackSweep  = 250 * time.Millisecond // longest time for which a sweep waits for its stacks; also at most a quarter of the period
 	stackLimit  = 50 * time.Millisecond  // time for one stack
@@ -28,7 +28,7 @@ const (
 )
 
 // stackTaker takes the stacks of a sweep in another goroutine. The sweep does not wait longer than its limit. If the goroutine has
-// not ended then, a later sweep collects the result.
+// not ended by then, a later sweep collects its result.
 type stackTaker struct {
 	take  func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
 	known map[identity]*knownStack
@@ -38,12 +38,12 @@ type stackTaker struct {
 	busy   chan takenSweep
 	credit time.Duration // processor time that stacks may use now
 	used   time.Duration // processor time of the worker when the goroutine began
-	last   time.Time     // of the last addition to credit
+	last   time.Time     // time of the last addition to credit
 	// local translates a process id of the server to the id that this program sees; nil: both are equal.
 	local func(int) int
 	// parents has only the id of the postmaster, as this program sees it; nil: not known.
 	parents []int
-	// files keeps descriptors of processes between sweeps. Only the goroutine uses it while busy is not nil.
+	// files keeps descriptors of processes open between sweeps. While busy is not nil, only the goroutine uses files.
 	files *process.Keeper
 	// fresh has the complete stacks that the last add has collected, by process id, for the rules.
 	fresh map[int32]rules.Sample
@@ -54,7 +54,7 @@ type knownStack struct {
 	switches uint64
 	stack    *Stack // nil: the attempt failed
 	at       time.Time
-	// again is the time at which a stack with Stack.Unnamed is taken again. wait is the time from the field at to the field again.
+	// again is the time from which on a stack with Stack.Unnamed is taken again. wait is the time between the fields at and again.
 	again time.Time
 	wait  time.Duration
 }
@@ -72,7 +72,8 @@ type takenSweep struct {
 	plans  []takenPlan
 }
 
-// add sets the stacks of the rows. It returns these stacks, and a note if stacks are missing.
+// add takes the stacks that a sweep needs, and sets the stacks of its rows. It returns these stacks, and a note if stacks are
+// missing.
 func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []store.Row, procs map[int32]rules.Proc) ([]store.Stack, string) {
 	t.save(now)
 	t.fresh = nil
@@ -126,19 +127,19 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 	return t.fill(now, rows, procs), note
 }
 
-// same reports whether the process has not run since its last stack was taken.
+// same reports whether the process sleeps, and has not run since its last stack was taken.
 func (t *stackTaker) same(id identity, p rules.Proc) bool {
 	k := t.known[id]
 	return k != nil && k.stack != nil && k.switches == p.Switches && (p.State == 'S' || p.State == 'D')
 }
 
-// unnamed reports whether the last stack has Stack.Unnamed, and the time has come to take it again.
+// unnamed reports whether the process's last stack has Stack.Unnamed, and it is time to take it again.
 func (t *stackTaker) unnamed(id identity, now time.Time) bool {
 	k := t.known[id]
 	return k != nil && k.stack != nil && k.stack.Unnamed && !now.Before(k.again)
 }
 
-// current returns the last stack of a process if the process has not run since then, else nil.
+// current returns the last stack of a process if the process has not run since the stack was taken, else nil.
 func (t *stackTaker) current(id identity, p rules.Proc) *Stack {
 	if t.same(id, p) {
 		return t.known[id].stack
@@ -155,7 +156,7 @@ func (t *stackTaker) when(id identity) int64 {
 	return 0
 }
 
-// save adds stackShare of the time since the last call to the credit.
+// save adds stackShare of the time since the last call of save to the credit, up to stackCredit.
 func (t *stackTaker) save(now time.Time) {
 	if since := now.Sub(t.last); !t.last.IsZero() && since > 0 {
 		t.credit = min(stackCredit, t.credit+time.Duration(float64(since)*stackShare))
@@ -165,7 +166,8 @@ func (t *stackTaker) save(now time.Time) {
 	t.last = now
 }
 
-// begin starts the goroutine, which takes stacks and then reads plans, until the limit has passed.
+// begin starts the goroutine, which takes the wanted stacks and then reads the plans. It begins no further stack or plan after the
+// time limit.
 func (t *stackTaker) begin(wanted []takenStack, plans []takenPlan, limit time.Duration) {
 	done := make(chan takenSweep, 1)
 	t.busy, t.used = done, processTime()
@@ -251,7 +253,8 @@ func (t *stackTaker) collect(now time.Time, limit time.Duration) (n int) {
 	return n
 }
 
-// fill sets the columns of the rows whose stack was taken in this sweep or is unchanged. It returns these stacks.
+// fill sets the columns of each row whose stack was taken in this sweep, or whose process has not run since its stack was taken. It
+// returns these stacks.
 func (t *stackTaker) fill(now time.Time, rows []store.Row, procs map[int32]rules.Proc) []store.Stack {
 	used := map[int64]bool{}
 	var list []store.Stack

@@ -15,8 +15,8 @@ import (
 const maxKept = 2000
 
 // statuses reads the states and the context switches of processes. For a process that slept in the last sweep, it reads the number
-// of time slices from an open descriptor. If this number is unchanged, it does not read /proc/PID/status, which costs ten times as
-// much.
+// of time slices from an open descriptor. If the process has had no time slice since that sweep, it does not read /proc/PID/status,
+// which costs ten times as much.
 type statuses struct {
 	known map[identity]*keptStatus
 	files int
@@ -65,8 +65,8 @@ func (s *statuses) read(id identity, pid int) (rules.Proc, bool) {
 	return k.proc, true
 }
 
-// timeSlices returns how often the process got a processor; 0: not known. If the process has ended and another one has its PID, the
-// read fails: a descriptor belongs to one process.
+// timeSlices returns how often the process got a processor; 0: not known. If the process has ended, the result is 0, even if
+// another process has its PID now: the open descriptor belongs to the process for which it was opened.
 func (k *keptStatus) timeSlices() uint64 {
 	const column, most = 2, 128
 	if k.file == nil {
@@ -88,7 +88,7 @@ func (k *keptStatus) timeSlices() uint64 {
 	return slices
 }
 
-// end ends a sweep. It forgets the processes that read was not called for in this sweep.
+// end ends a sweep. It forgets the processes for which the method read was not called in this sweep.
 func (s *statuses) end() {
 	for id, k := range s.known {
 		if k.sweep {

@@ -24,7 +24,7 @@ type Look struct {
 	Time time.Time
 	// Period is the planned time between two looks.
 	Period time.Duration
-	// Starved is the time since the last look for which the recorder was ready to run but got no processor.
+	// Starved is the part of the time since the last look in which the recorder was ready to run but got no processor.
 	Starved time.Duration
 	// Rows are the sessions. Unread is set if no session could be read. Partial is set if some could not be read.
 	Rows    []store.Row
@@ -61,8 +61,8 @@ type Sample struct {
 type Checkpointing struct {
 	PID  int32
 	Proc Proc
-	// Work is a value that changes with each phase of a checkpoint. IO changes with each read and write of the process; 0: not
-	// known.
+	// Work is a value that changes with each phase of a checkpoint. IO is a value that changes with each read and write of the
+	// process; 0: not known.
 	Work, IO uint64
 }
 
@@ -83,7 +83,7 @@ type Sender struct {
 	PID     int32
 	Logical bool
 	// Sent is the end of the WAL that was sent. Write, Flush and Apply are the positions that the receiver has confirmed; 0: none.
-	// Reply changes with each answer of the receiver.
+	// Reply is a value that changes with each answer of the receiver.
 	Sent, Write, Flush, Apply, Reply uint64
 }
 

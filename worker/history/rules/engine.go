@@ -33,7 +33,7 @@ type Engine struct {
 	loops  map[loopKey]*loop
 	next   time.Duration // from the last look until a wait reaches the time of its rule; 0: there is no such wait
 	last   time.Time     // of the last look
-	whole  bool          // the last look had all sessions
+	whole  bool          // the last look was complete: it had all sessions
 }
 
 // waitKey is the identity of a wait.
@@ -47,9 +47,9 @@ type waitKey struct {
 
 type wait struct {
 	first time.Time     // the first look with the wait
-	base  time.Duration // age of the wait at first
+	base  time.Duration // age of the wait at the look first
 	seen  time.Time     // the last look with the wait
-	end   uint64        // end of the WAL at the first call of stands
+	end   uint64        // end of the WAL when the method stands was first called for this wait
 	grew  time.Time     // the first look at which the WAL was longer than end; zero: none
 	root  int32         // result of view.root at the last look that had the blockers; 0: not known
 }
@@ -87,15 +87,15 @@ func New(c Config) *Engine {
 // Config returns the rules.
 func (e *Engine) Config() Config { return e.config }
 
-// Change replaces the rules. The engine keeps the known waits and causes.
+// Change replaces the rules. The engine keeps the waits and causes that it knows.
 func (e *Engine) Change(c Config) { e.config = c }
 
 // Next returns the time from the last look until the first current wait reaches the time of its rule (Rule.After); 0: there is no
 // such wait. A look at that time finds the incident without delay.
 func (e *Engine) Next() time.Duration { return e.next }
 
-// Known says that a cause was an incident until the time at, such as before a restart of the worker. The cause is no new incident
-// until Config.Cooldown has passed after at.
+// Known makes the engine regard a cause as an incident that lasted until the time at, such as before a restart of the worker. The
+// cause is no new incident until Config.Cooldown has passed after at.
 func (e *Engine) Known(cause string, at time.Time) {
 	if last, known := e.causes[cause]; !known || at.After(last) {
 		e.causes[cause] = at
@@ -172,7 +172,7 @@ func merge(found []Finding) []Finding {
 	return list
 }
 
-// choose returns the findings whose cause is new, within the budget. Only a look with all sessions proves that a cause is absent.
+// choose returns the findings whose cause is new, within the budget. Only a look with all sessions can show that a cause is absent.
 func (e *Engine) choose(found []Finding, l *Look) (r Result) {
 	now := l.Time
 	for k, absent := range e.causes {
@@ -210,7 +210,7 @@ func (e *Engine) choose(found []Finding, l *Look) (r Result) {
 	return r
 }
 
-// renew updates the open incidents that a look has found again: their times, and the keys of the findings.
+// renew updates the open incidents whose causes are in a look again: the time seen, the time absent, and the keys.
 func (e *Engine) renew(found []Finding, now time.Time) {
 	owners := map[string]int{}
 	for j := range found {
@@ -245,8 +245,8 @@ func (e *Engine) renew(found []Finding, now time.Time) {
 func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
 	e.renew(found, l.Time)
 	for i := range fired {
-		// After a time without complete looks, the cause of an open incident can be new again. The new incident then replaces the
-		// former one.
+		// After some time without complete looks, the cause of an open incident can count as a new one. The new incident then
+		// replaces the former one.
 		same := func(o stall) bool { return o.finding.Rule == fired[i].Rule && o.finding.Cause == fired[i].Cause }
 		if e.open = slices.DeleteFunc(e.open, same); len(e.open) < maxOpen {
 			f := fired[i]
@@ -292,11 +292,11 @@ func (e *Engine) view(l *Look) *view {
 
 // age returns how long a wait has lasted, and notes that this look has the wait. begin is the wait's start in microseconds since
 // 1970 by the server's clock; 0: not known, the wait then begins at the first look that has it. After the first look, the monotonic
-// clock measures the time. If the last look was complete and did not have the wait, the wait is not older than that look, whatever
-// the wall clock says.
+// clock measures the time. If the look before was complete and did not have the wait, the wait counts as begun after that look,
+// whatever the wall clock says.
 //
-// A look comes some milliseconds early or late. So age returns Rule.After for a wait that is younger by a small part of the period.
-// Otherwise half of the waits without a known start would be found a period later.
+// A look comes some milliseconds early or late. So if only a small part of the period (see jitter) is missing until Rule.After, age
+// returns Rule.After. Otherwise half of the waits without a known start would be found a period later.
 func (v *view) age(k waitKey, begin int64) time.Duration {
 	w := v.e.waits[k]
 	if w == nil {
@@ -448,8 +448,8 @@ func lwlockWaits(v *view) []Finding {
 
 func causeLWLock(event string) string { return "LWLock " + event }
 
-// idleBlocks finds sessions that are idle in transaction and block others. The time begins when the session is idle and the oldest
-// known wait for it has begun.
+// idleBlocks finds sessions that are idle in transaction and block others. The age is counted from the time at which both the
+// session was idle and the oldest known wait for it had begun.
 func idleBlocks(v *view) []Finding {
 	rule, ok := v.e.config.on(IdleBlocks)
 	if !ok {
@@ -532,7 +532,7 @@ func lockWaits(v *view) []Finding {
 		}
 		root := v.root(r)
 		if known := v.e.waits[k]; root == unknownProcess {
-			root = cmp.Or(known.root, root) // the locks could not be read at this look: use the last known root
+			root = cmp.Or(known.root, root) // this look has no blockers of the wait: use the last known root
 		} else if root > 0 {
 			known.root = root
 		}
@@ -609,7 +609,7 @@ func (v *view) root(r *store.Row) int32 {
 	}
 }
 
-// holder returns the process that a session waits for. Of several it is the process with the oldest transaction.
+// holder returns the process that a session waits for. If it waits for several, holder returns the one with the oldest transaction.
 func (v *view) holder(r *store.Row) int32 {
 	best := &r.BlockedBy[0]
 	oldest := int64(0)
@@ -626,8 +626,8 @@ func (v *view) holder(r *store.Row) int32 {
 	return best.PID
 }
 
-// cause returns the Finding.Cause for a process at the begin of a chain of waits: the cause for which this process itself does not
-// advance (see deeper), otherwise the identity of its transaction.
+// cause returns the Finding.Cause for a process at the begin of a chain of waits: the cause why this process itself does not
+// advance (see deeper) or, if there is none, the identity of its transaction.
 func (v *view) cause(root int32) string {
 	r := v.rows[root]
 	switch {
@@ -652,8 +652,9 @@ func (v *view) identity(pid int32) string {
 	return fmt.Sprintf(identityFormat, r.PID, r.Start, r.XactStart)
 }
 
-// deeper returns the cause for which a process does not advance: it waits for a standby, a disk or an LWLock. The wait must have
-// lasted for more than one look, since each process waits for a short time now and then. Empty: there is no such wait.
+// deeper returns the cause why a process that blocks others does not advance itself: it waits for a standby, a disk or an LWLock.
+// The wait must have lasted for more than one look, since each process waits for a short time now and then. Empty: there is no such
+// wait.
 func (v *view) deeper(r *store.Row, p Proc) string {
 	lasts := func(k waitKey) bool { return v.age(k, 0) > 0 }
 	switch {
@@ -667,7 +668,8 @@ func (v *view) deeper(r *store.Row, p Proc) string {
 	return ""
 }
 
-// diskKey returns the identity of an uninterruptible sleep. It has no wait event: the number of context switches is enough.
+// diskKey returns the identity of an uninterruptible sleep. The identity has no wait event, because the number of context switches
+// identifies the sleep.
 func diskKey(r *store.Row, p Proc) waitKey {
 	k := key(DiskSleep, r, int64(p.Switches))
 	k.event = ""
@@ -687,7 +689,7 @@ func connections(v *view) []Finding {
 }
 
 // archiving finds a file that the archiver cannot archive. The name of the file identifies the incident, since the archiver
-// archives a file only once. If a look does not have the file, as between two attempts, the wait continues.
+// archives a file only once. If a look does not show the file, for example between two attempts, the age continues.
 func archiving(v *view) []Finding {
 	rule, ok := v.e.config.on(Archiver)
 	if !ok || v.Archiver.Done {

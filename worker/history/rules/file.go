@@ -114,8 +114,8 @@ func Parse(text []byte) (c Config, err error) {
 	return c, nil
 }
 
-// each calls the callback f for every key of a mapping, with its value. A null counts as an empty mapping. each refuses anchors,
-// aliases and repeated keys.
+// each calls the callback f for every key of a mapping, with its value. A null counts as an empty mapping. each returns an error
+// for anchors, aliases and repeated keys.
 func each(n *yaml.Node, what string, f func(key string, k, v *yaml.Node) error) error {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return nil

@@ -9,9 +9,9 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// checkpoints finds a checkpoint that makes no progress. There are two proofs: the checkpointer has not run, or it sleeps at each
-// look and has no reads, no writes and no new phase between the looks. A checkpoint that waits between two writes
-// (CheckpointWriteDelay) makes progress.
+// checkpoints finds a checkpoint that makes no progress. Two observations prove this: the checkpointer has not run, or it sleeps
+// at each look and has made no reads or writes and begun no new phase between the looks. A checkpoint that waits between two
+// writes (CheckpointWriteDelay) makes progress.
 func checkpoints(v *view) []Finding {
 	rule, ok := v.e.config.on(Checkpoint)
 	c := &v.Checkpointer
@@ -54,7 +54,7 @@ func waitsForCheckpoint(r *store.Row) bool {
 	return r.WaitType == "IPC" && (r.WaitEvent == "CheckpointStart" || r.WaitEvent == "CheckpointDone")
 }
 
-// causeOf returns the cause for which an auxiliary process does not advance. If there is none, it returns the argument otherwise.
+// causeOf returns the cause why an auxiliary process does not advance. If none is found, it returns the argument otherwise.
 func (v *view) causeOf(r *store.Row, p Proc, otherwise string) string {
 	if len(r.BlockedBy) > 0 {
 		return v.cause(v.root(r))
@@ -62,8 +62,8 @@ func (v *view) causeOf(r *store.Row, p Proc, otherwise string) string {
 	return cmp.Or(v.deeper(r, p), otherwise)
 }
 
-// sampled returns the age of a state for which no identity proves that it lasted between two looks. If the time between two looks
-// is too long, the age begins anew.
+// sampled returns the age of a state that may have ended and begun again between two looks without a trace. If the time between
+// two looks with the state is too long, the age begins at 0 again.
 func (v *view) sampled(k waitKey, after time.Duration) time.Duration {
 	const parts, periods = 3, 2
 	if w := v.e.waits[k]; w != nil && v.Time.Sub(w.seen) > max(after/parts, periods*v.Period) {
@@ -73,8 +73,8 @@ func (v *view) sampled(k waitKey, after time.Duration) time.Duration {
 }
 
 // stands reports whether the positions in the key k have not changed for the time after, while the end of the WAL has grown. The
-// growth must have begun at least half of that time ago: new WAL that has just arrived is no growing lag. It also returns the age
-// of the unchanged positions.
+// growth must have begun at least half of that time ago: a lag only because new WAL has just arrived does not count. It also
+// returns the age of the unchanged positions.
 func (v *view) stands(k waitKey, after time.Duration) (age time.Duration, ok bool) {
 	age = v.age(k, 0)
 	switch w := v.e.waits[k]; {
@@ -88,8 +88,8 @@ func (v *view) stands(k waitKey, after time.Duration) (age time.Duration, ok boo
 	return age, ok
 }
 
-// replays finds a standby that receives WAL and does not replay it. There is no finding without lag, while no WAL arrives, or
-// during a delay by recovery_min_apply_delay.
+// replays finds a standby that receives WAL and does not replay it. It returns no finding if all WAL is replayed, while no WAL
+// arrives, or while recovery_min_apply_delay delays the replay.
 func replays(v *view) []Finding {
 	rule, ok := v.e.config.on(Replay)
 	p := &v.WAL

@@ -11,7 +11,7 @@ import (
 
 // Conditions for samples with the same stack.
 const (
-	varied     = 2     // number of innermost functions in which samples may differ
+	varied     = 2     // number of innermost functions that may differ between samples
 	leastLooks = 4     // least number of samples of a finding
 	procedural = "pl:" // prefix of functions of a procedural language; equals recorder.Procedural
 )
@@ -27,15 +27,15 @@ type loop struct {
 	first, seen time.Time     // the first and the last sample with the same stack
 	ran         time.Duration // Proc.Ran at the first sample
 	samples     int
-	common      []string // functions that all samples have, the outermost first
+	common      []string // outermost functions that all samples have in common, the outermost first
 	deepest     int      // number of functions of the deepest sample
 	looked      time.Time
 }
 
 // sameStacks finds statements that are on a processor at each look and whose samples have the same functions. The two innermost
 // functions may differ, and so may the functions that the interpreter of PL/pgSQL calls. Samples prove nothing about the time
-// between them, so after a long time without a sample the time begins anew. A process that is ready to run and gets no processor
-// has the same stack too. So the process must have run for at least half of the time.
+// between them, so after a long time without a sample the age of the finding begins at 0 again. A process that is ready to run
+// and gets no processor has the same stack too. So the process must have run for at least half of the time.
 func sameStacks(v *view) []Finding {
 	rule, ok := v.e.config.on(SameStack)
 	if !ok {
@@ -83,8 +83,8 @@ func sameStacks(v *view) []Finding {
 	return list
 }
 
-// add adds a sample. If the sample differs from the samples before, or comes later than pause after the last one, it becomes the
-// first sample of a new loop.
+// add adds a sample. If the sample differs from the samples before, or comes more than the time pause after the last sample, it
+// becomes the first sample of a new loop.
 func (l *loop) add(now time.Time, ran time.Duration, functions []string, pause time.Duration) {
 	if l.samples > 0 && now.Sub(l.seen) <= pause {
 		n := 0

@@ -90,7 +90,7 @@ func (s *WebhookSender) Send(t WebhookTarget, a Alert) bool {
 	}
 }
 
-// Dropped returns the number of alerts for which the queue had no room.
+// Dropped returns the number of alerts, since the start, for which the queue had no room.
 func (s *WebhookSender) Dropped() int64 { return s.dropped.Load() }
 
 // Run sends the alerts until ctx ends.

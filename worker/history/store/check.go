@@ -16,9 +16,9 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// The library for Parquet allocates what a file asks for: a forged file of some bytes could take all memory and end the program.
-// So this file checks the parts of a file before the library reads them. It accepts only what this package writes: zstd, pages of
-// version 2, and few encodings.
+// The library for Parquet allocates what a file asks for: a forged file of a few bytes could make it take all memory and end the
+// program. So this file checks the parts of a file before the library reads them. It accepts only what this package writes: zstd,
+// pages of version 2, and few encodings.
 
 // Bounds of a Parquet file, far above those of a file that this package writes.
 const (
@@ -209,8 +209,8 @@ func (p *parquetFile) close() {
 	p.file.Close()
 }
 
-// guard calls a function that uses the library. Its panics are errors. Errors of a caller's function stay as they are; others name
-// the file.
+// guard calls f, which uses the Parquet library. A panic of f becomes an error. Errors of the caller's callback (see errEach) and
+// of a context stay as they are. All other errors wrap ErrFile and name the file.
 func (p *parquetFile) guard(f func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -314,7 +314,7 @@ func chunkBegin(m *format.ColumnMetaData) int64 {
 	return m.DataPageOffset
 }
 
-// integers returns the range of a column of integers in a group, if the file has it.
+// integers returns the smallest and the largest value of a column of integers in a row group, if the file has this statistic.
 func (p *parquetFile) integers(group, column int) (lo, hi int64, ok bool) {
 	g := &p.meta.RowGroups[group]
 	if column >= len(g.Columns) {
@@ -331,8 +331,8 @@ func (p *parquetFile) integers(group, column int) (lo, hi int64, ok bool) {
 	return 0, 0, false
 }
 
-// checkGroup verifies the pages of some columns of a group, all if there are no names. It returns the most bytes of texts that a row
-// takes from dictionaries.
+// checkGroup verifies the pages of the columns with these names in a row group; without names, of all columns. It returns an upper
+// limit of the bytes of text that one row takes from the dictionaries of these columns.
 func (p *parquetFile) checkGroup(group int, names ...string) (texts int, err error) {
 	wanted := map[string]bool{}
 	for _, name := range names {
@@ -418,7 +418,7 @@ func sized(b []byte, n int) []byte {
 	return b[:n]
 }
 
-// checkPage verifies the page in p.packed, and returns the number of its values, 0 of a dictionary.
+// checkPage verifies the page in p.packed, and returns the number of its values; for a page with a dictionary, 0.
 func (p *parquetFile) checkPage(m *format.ColumnMetaData, h *format.PageHeader) (int, error) {
 	switch {
 	case h.Type == format.DictionaryPage && h.DictionaryPageHeader.Valid:
@@ -445,7 +445,7 @@ func (p *parquetFile) checkPage(m *format.ColumnMetaData, h *format.PageHeader) 
 	return n, p.checkValues(d.Encoding, n)
 }
 
-// unpack decompresses a page into p.plain. It must have exactly the size.
+// unpack decompresses a page into p.plain. It returns an error unless the result has exactly size bytes.
 func (p *parquetFile) unpack(m *format.ColumnMetaData, b []byte, size int) (err error) {
 	if m.Codec == format.Uncompressed {
 		if p.plain = append(p.plain[:0], b...); len(b) != size {
@@ -469,7 +469,7 @@ func (p *parquetFile) unpack(m *format.ColumnMetaData, b []byte, size int) (err 
 	return err
 }
 
-// checkValues verifies that the values in p.plain have the number that their page has.
+// checkValues verifies that the bytes in p.plain have as many values as the head of their page says.
 func (p *parquetFile) checkValues(encoding format.Encoding, n int) error {
 	switch encoding {
 	case format.Plain:
@@ -480,7 +480,7 @@ func (p *parquetFile) checkValues(encoding format.Encoding, n int) error {
 		}
 		return checkRuns(p.plain[1:], int(p.plain[0]), n)
 	case format.DeltaBinaryPacked, format.DeltaLengthByteArray: // not DeltaByteArray, in which a text can take from all before it
-		s := thriftScan{b: p.plain} // the numbers have the same form
+		s := thriftScan{b: p.plain} // this encoding writes numbers in the form that thriftScan reads
 		var head [3]uint64          // size of a block, parts of a block, number of values
 		for i := range head {
 			v, err := s.number()

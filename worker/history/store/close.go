@@ -28,7 +28,7 @@ const (
 const sumKeys = 20_000
 
 // closeHour converts the journal into a closed hour, and removes the journal. If it is interrupted, the next call begins again. A
-// journal that cannot be read is set aside: other hours must not wait for it.
+// journal that cannot be read is renamed (see setAside), so that it does not prevent the recording of other hours.
 func (w *Writer) closeHour(now time.Time) error {
 	path := journalPath(w.dir)
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -49,7 +49,7 @@ func (w *Writer) closeHour(now time.Time) error {
 	return syncDir(w.dir)
 }
 
-// convert writes the Parquet files of a journal, if it has a sweep.
+// convert writes the Parquet files of a journal's hour. It writes nothing if the journal has no sweep.
 func convert(dir string, file *os.File) error {
 	var first time.Time
 	meta, err := readJournal(file, time.Time{}, forever, func(s *Sweep) error {
@@ -163,12 +163,12 @@ type conversion struct {
 	sums    *table[Sum]
 	sweeps  *table[SweepInfo]
 	held    []Row
-	from    int64 // time of the first held row
+	from    int64 // time of the first row in held, which collects the rows of a row group
 	intern  shared
 	minute  *adder
 	hour    *adder
 	texts   map[int64]string
-	written map[int64]bool // ids of the stacks that are in the file
+	written map[int64]bool // ids of the stacks that the file of stacks has already
 }
 
 func newConversion(hour, part string, meta Meta) (c *conversion, err error) {
@@ -239,7 +239,7 @@ func (c *conversion) add(s *Sweep) error {
 	return nil
 }
 
-// shared replaces equal strings of a row group by one copy. Without it, a group would take ten times the memory.
+// shared replaces equal strings of a row group by one copy. Without this, a row group would take ten times the memory.
 type shared map[string]string
 
 func (m shared) share(r *Row) {
@@ -289,7 +289,7 @@ func (c *conversion) finish() error {
 			return err
 		}
 	}
-	// The rows are last: convert regards an hour with this file as complete.
+	// The file of rows gets its name last, because convert regards an hour with this file as complete.
 	if err := c.stacks.finish(); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ type cursor[T any] struct {
 	values []T // of the current batch
 	pages  parquet.Pages
 	page   []T // values of the current page that are not in a batch yet
-	dict   []T // values of the dictionary from
+	dict   []T // values of the dictionary in the field from
 	from   parquet.Dictionary
 	decode func(encoding.Values) []T
 	entry  func(parquet.Value) T

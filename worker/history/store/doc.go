@@ -14,8 +14,8 @@
 // The files of a closed hour never change, and need no other hour: any tool that ships files to an object store can copy them, and
 // any reader of Parquet can query them. If the clock was set back, an hour has a second part (rows-2.parquet, ...).
 //
-// The journal is a sequence of frames. Each frame is independent: its length, a CRC-32C (Castagnoli), the time, and the
-// data as JSON, compressed by zstd (RFC 8878). A process that is killed while it writes leaves at most one torn frame at
+// The journal is a sequence of records. Each record is independent: its length, a CRC-32C (Castagnoli), the time, and the
+// data as JSON, compressed by zstd (RFC 8878). A process that is killed while it writes leaves at most one torn record at
 // the end, which readers ignore and the next writer cuts off.
 //
 // Before the library for Parquet reads a part of a file, check.go verifies it: a forged file must not take all memory.

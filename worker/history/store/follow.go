@@ -16,10 +16,10 @@ type Follower struct {
 	dir    string
 	file   *os.File // nil: there is no journal
 	frames *frames
-	last   time.Time // of the newest sweep that the callback each has got
+	last   time.Time // of the newest sweep that Next has passed to its callback
 }
 
-// Follow returns a follower for the sweeps after a time.
+// Follow returns a follower for the sweeps whose time is after the parameter after.
 func (r *Reader) Follow(after time.Time) *Follower { return &Follower{dir: r.dir, last: after} }
 
 // Close closes the journal.
@@ -31,9 +31,9 @@ func (f *Follower) Close() {
 	}
 }
 
-// Next calls the callback each for every new sweep, in the order in which they were written. It decodes the newest sweeps
-// first. When the time budget is used up, it omits the older sweeps, and returns their number (left). If an hour has ended,
-// it reads the next journal too.
+// Next calls the callback each for every sweep that was written since the last call, in the order in which they were
+// written. It decodes the newest sweeps first. When the time budget is used up, it omits the older sweeps, and returns their
+// number (left). If an hour has ended, it reads the journal of the next hour too.
 func (f *Follower) Next(budget time.Duration, each func(*Sweep)) (left int, err error) {
 	for {
 		if f.file == nil {
@@ -80,7 +80,7 @@ func (f *Follower) open() error {
 	return nil
 }
 
-// replaced reports whether the open file is no longer the current journal: an hour has ended.
+// replaced reports whether the open file is no longer the file at the journal's path, because an hour has ended.
 func (f *Follower) replaced() (bool, error) {
 	current, err := os.Lstat(journalPath(f.dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,7 +96,7 @@ func (f *Follower) replaced() (bool, error) {
 	return !os.SameFile(current, own), nil
 }
 
-// read calls the callback each for the new sweeps of the open journal, as Next describes.
+// read is Next for the open journal only.
 func (f *Follower) read(budget time.Duration, each func(*Sweep)) (left int, err error) {
 	st, err := f.file.Stat()
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A journal begins with the magic and a frame that has the Meta. Then each Sweep is a frame:
+// A journal begins with the magic and a record that has the Meta. Then each Sweep is a record:
 //
 //	4 bytes  length of the bytes after the checksum, little endian
 //	4 bytes  CRC-32C of the bytes that follow
 //	8 bytes  time, microseconds since 1970
 //	the rest JSON, compressed by zstd
 //
-// journalsums.go describes the frames that have the Sums of a minute.
+// journalsums.go describes the records that have the Sums of a minute.
 const (
 	magic      = "pgsbhis1"
 	frameHead  = 8
 	frameTime  = 8
-	frameLimit = 64 << 20 // of a frame, compressed
+	frameLimit = 64 << 20 // of a record, compressed
 	plainLimit = 256 << 20
 )
 
@@ -49,7 +49,8 @@ func encodeFrame(z *zstd.Encoder, at time.Time, v any) ([]byte, error) {
 	return newFrame(z, uint64(at.UnixMicro()), text)
 }
 
-// newFrame makes a frame of the data in plain. at is the time in the form of the file, which may have sumsMark set.
+// newFrame makes a record of the journal (in the code: a frame) from the data in plain. at is the record's time as it stands in the
+// file: in microseconds, with sumsMark set if the record has Sums.
 func newFrame(z *zstd.Encoder, at uint64, plain []byte) ([]byte, error) {
 	frame := make([]byte, frameHead+frameTime, frameHead+frameTime+len(plain)/4)
 	binary.LittleEndian.PutUint64(frame[frameHead:], at)
@@ -62,14 +63,14 @@ func newFrame(z *zstd.Encoder, at uint64, plain []byte) ([]byte, error) {
 	return frame, nil
 }
 
-// A frames reads the frames of a journal.
+// A frames reads the records of a journal, one after the other.
 type frames struct {
 	r    io.ReaderAt
 	size int64
-	at   int64 // offset after the last good frame
+	at   int64 // offset after the last good record
 	z    *zstd.Decoder
 	meta Meta
-	sums bool // the frame that next has read has the Sums of a minute
+	sums bool // the record that next has read has the Sums of a minute, not a sweep
 	buf  []byte
 	text []byte
 }
@@ -100,7 +101,7 @@ func openFrames(r io.ReaderAt, size int64) (*frames, error) {
 	return f, nil
 }
 
-// begun reports whether the file ends within its first frame, so that its writer may still be writing the frame.
+// begun reports whether the file ends within its first record, so that its writer may still be writing this record.
 func (f *frames) begun() bool {
 	const most = 64 << 10 // the Meta is smaller, so a greater length means damage
 	var head [frameHead]byte
@@ -116,8 +117,8 @@ func (f *frames) begun() bool {
 
 func (f *frames) close() { f.z.Close() }
 
-// next reads the head and the bytes of the next frame, without decoding them, and returns the frame's time. It returns io.EOF if
-// there is no further complete frame.
+// next reads the head and the bytes of the next record, without decoding them, and returns the record's time. It returns io.EOF if
+// there is no further complete record.
 func (f *frames) next() (time.Time, error) {
 	var head [frameHead]byte
 	if f.at+frameHead+frameTime > f.size {
@@ -128,7 +129,7 @@ func (f *frames) next() (time.Time, error) {
 	}
 	length := int64(binary.LittleEndian.Uint32(head[:]))
 	if length < frameTime || length > frameLimit || f.at+frameHead+length > f.size {
-		return time.Time{}, io.EOF // the frame is torn, or is being written
+		return time.Time{}, io.EOF // the record is torn, or is being written
 	}
 	if int64(cap(f.buf)) < length {
 		f.buf = make([]byte, length)
@@ -146,7 +147,7 @@ func (f *frames) next() (time.Time, error) {
 	return time.UnixMicro(int64(at &^ sumsMark)).UTC(), nil
 }
 
-// plain decompresses the frame that next has read.
+// plain decompresses the record that next has read.
 func (f *frames) plain() ([]byte, error) {
 	text, err := f.z.DecodeAll(f.buf[frameTime:], f.text[:0])
 	if err != nil {
@@ -156,7 +157,7 @@ func (f *frames) plain() ([]byte, error) {
 	return text, nil
 }
 
-// minute decodes the frame of Sums that next has read. The results are those of decodeSums.
+// minute decodes the record of Sums that next has read. The results are those of decodeSums.
 func (f *frames) minute(minute int64) (from int64, list []Sum, err error) {
 	b, err := f.plain()
 	if err != nil {
@@ -176,7 +177,7 @@ func (f *frames) decode(v any) error {
 	return nil
 }
 
-// sweep decodes the frame that next has read.
+// sweep decodes the record that next has read.
 func (f *frames) sweep(at time.Time) (*Sweep, error) {
 	s := new(Sweep)
 	if err := f.decode(s); err != nil {
@@ -222,8 +223,8 @@ func createJournal(path string, meta Meta, at time.Time) (*journal, error) {
 	return j, nil
 }
 
-// continueJournal opens the journal of a former worker. It cuts the file to size, which removes a torn frame at its end. first is
-// the time of its first sweep, and stacks are the ids of its stacks.
+// continueJournal opens the journal of a former worker. It cuts the file to the length size, which removes a torn record at its
+// end. first is the time of the journal's first sweep, and stacks are the ids of its stacks.
 func continueJournal(path string, size int64, first time.Time, stacks map[int64]bool) (*journal, error) {
 	z, err := newEncoder()
 	if err != nil {
@@ -248,7 +249,8 @@ func newEncoder() (*zstd.Encoder, error) {
 	return z, nil
 }
 
-// write appends bytes. After an error it restores the former length, so that a full disk loses only this frame.
+// write appends b, one record of the journal. After an error it truncates the file to its former length, so that on a full disk
+// only this record is lost.
 func (j *journal) write(b []byte) error {
 	if _, err := j.file.WriteAt(b, j.size); err != nil {
 		if terr := j.file.Truncate(j.size); terr != nil {
@@ -264,7 +266,7 @@ func (j *journal) append(s *Sweep) error {
 	slim := *s
 	slim.Rows = make([]Row, len(s.Rows))
 	for i, r := range s.Rows {
-		r.Time = 0 // the head of the frame has the time
+		r.Time = 0 // the head of the record has the time
 		slim.Rows[i] = r
 	}
 	slim.Stacks = nil
@@ -295,8 +297,8 @@ func (j *journal) append(s *Sweep) error {
 	return nil
 }
 
-// endMinute writes the Sums of the minute in progress if the time at is outside of this minute. It ignores errors, since a reader
-// can compute the Sums from the sweeps.
+// endMinute writes the Sums of the minute in progress if there are any and the time at is outside of this minute. It ignores
+// errors, since a reader can compute the Sums from the sweeps.
 func (j *journal) endMinute(at time.Time) {
 	if j.tally.minutes == nil || spanOf(at.UnixMicro(), minuteSeconds) == j.tally.minute {
 		return
@@ -378,7 +380,7 @@ func firstSweep(file io.ReaderAt, size int64) (time.Time, Meta, error) {
 	}
 }
 
-// list finds the frames of sweeps, in the order in which they were written.
+// list returns the places of the records that have sweeps, in the order in which they were written.
 func (f *frames) list() (list []sweepFrame, err error) {
 	for {
 		offset := f.at
@@ -395,8 +397,8 @@ func (f *frames) list() (list []sweepFrame, err error) {
 	}
 }
 
-// bytesHaveStacks reports whether the frame that next has read has stacks. It searches the JSON text, which costs far less than
-// decoding.
+// bytesHaveStacks reports whether the record that next has read has stacks. It searches the JSON text, which costs far less than
+// decoding it.
 func bytesHaveStacks(f *frames) bool {
 	text, err := f.plain()
 	if err != nil {

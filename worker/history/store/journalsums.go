@@ -11,11 +11,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// At the end of each minute the recorder appends a frame with the Sums of this minute to the journal, so that Reader.Sums need not
-// decode each sweep of the hour in progress. The time of such a frame is the begin of the minute, with the highest bit set. The
+// At the end of each minute the recorder appends a record with the Sums of this minute to the journal, so that Reader.Sums need not
+// decode each sweep of the hour in progress. The time of such a record is the begin of the minute, with the highest bit set. The
 // data, compressed by zstd, are numbers as encoding/binary writes them:
 //
-//	varint   offset of the first frame that the Sums count: they count the sweeps from that frame up to this one
+//	varint   offset of the first record that the Sums count: they count the sweeps from that record up to this one
 //	varint   number of texts, then the length and the bytes of each text
 //	varint   number of Sums, then for each Sum:
 //	varints  wait_event_type, wait_event, backend_type, database, user, application_name, query: indexes of texts
@@ -31,7 +31,7 @@ const (
 	eightByte = 8
 )
 
-// errSums means that a frame of Sums cannot be decoded.
+// errSums means that a record of Sums cannot be decoded.
 var errSums = errors.New("sums in the journal are damaged")
 
 // A tally adds up the samples of the minute in progress to Sums, for the journal.
@@ -39,10 +39,10 @@ type tally struct {
 	minutes *adder
 	texts   map[int64]string
 	minute  int64
-	from    int64 // offset of the first sweep's frame
+	from    int64 // offset of the first sweep's record
 }
 
-// count adds a sweep, whose frame begins at offset. The first sweep of an empty tally chooses the minute.
+// count adds a sweep, whose record begins at offset. The first sweep of an empty tally chooses the minute.
 func (t *tally) count(s *Sweep, offset int64) {
 	if t.minutes == nil {
 		*t = tally{minutes: newAdder(minuteSeconds), texts: map[int64]string{}, minute: spanOf(s.Time.UnixMicro(), minuteSeconds), from: offset}
@@ -57,7 +57,7 @@ func (t *tally) count(s *Sweep, offset int64) {
 	}
 }
 
-// frame returns the frame of a minute that has ended.
+// frame returns the record with the Sums of a minute that has ended.
 func (t *tally) frame(z *zstd.Encoder) ([]byte, error) {
 	return newFrame(z, uint64(t.minute)|sumsMark, encodeSums(t.from, t.minutes.sums(t.texts)))
 }
@@ -90,7 +90,7 @@ func encodeSums(from int64, list []Sum) []byte {
 	return append(head, body...)
 }
 
-// texts returns pointers to the texts of a Sum, in the order of the frame.
+// texts returns pointers to the texts of a Sum, in the order in which a record has them.
 func (s *Sum) texts() [sumTexts]*string {
 	return [...]*string{&s.WaitType, &s.WaitEvent, &s.Type, &s.Database, &s.User, &s.App, &s.Query}
 }
@@ -132,7 +132,7 @@ func (d *sumDecoder) bytes(n int) []byte {
 	return part
 }
 
-// decodeSums returns the Sums of a minute, and the offset of the first frame that they count.
+// decodeSums returns the Sums of a minute, and the offset of the first record that they count.
 func decodeSums(b []byte, minute int64) (from int64, list []Sum, err error) {
 	d := &sumDecoder{b: b}
 	from = int64(d.number())
@@ -175,10 +175,10 @@ type journalReader struct {
 	sweeps []sweepFrame
 }
 
-// A sweepFrame is the frame of a sweep.
+// A sweepFrame is the place of a sweep's record in the journal, and its time.
 type sweepFrame struct {
 	offset, at int64
-	counted    bool // a frame of Sums counts this sweep
+	counted    bool // a record of Sums counts this sweep
 }
 
 // read passes the stored Sums of the whole minutes in the span to j.each, one by one. It then adds up the sweeps that these Sums
@@ -213,7 +213,8 @@ func (j *journalReader) read(ctx context.Context) error {
 	return m.flush()
 }
 
-// readMinutes finds the frames of the sweeps, and passes the stored Sums of the whole minutes in the span to j.each.
+// readMinutes finds the records of the sweeps, and passes the stored Sums of the minutes that are completely in the span to
+// j.each.
 func (j *journalReader) readMinutes(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -246,8 +247,8 @@ func (j *journalReader) readMinutes(ctx context.Context) error {
 	}
 }
 
-// count marks as counted the sweeps whose frames begin at or after the offset from. It returns false if one of them is of another
-// minute or already counted, or if no sweep begins at from.
+// count marks as counted the sweeps whose records begin at or after the offset from. It returns false if one of them is of another
+// minute or already counted, or if no sweep's record begins at from.
 func (j *journalReader) count(from, minute int64) bool {
 	first := len(j.sweeps)
 	for first > 0 && j.sweeps[first-1].offset >= from {

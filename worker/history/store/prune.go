@@ -93,7 +93,7 @@ func removeOldest(dir string) {
 // full reports whether an error means that the disk or a quota has no room.
 func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// explain adds to an error of the disk what its text does not say.
+// explain adds the cause and the remedy to some errors of writing to the disk. It returns other errors as they are.
 func explain(dir string, err error) error {
 	var s unix.Statfs_t
 	switch {

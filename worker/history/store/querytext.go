@@ -30,7 +30,7 @@ func Normalized(text string) string {
 type lexer struct {
 	in  string
 	at  int
-	cut bool // in has only the first part of the text
+	cut bool // the field in has only the first part of the text
 	out strings.Builder
 	gap bool // white space or a comment precedes the next token
 }
@@ -44,7 +44,7 @@ const (
 	literal // also a number
 	parameter
 	other     // a character of an operator or of punctuation
-	ambiguous // the end of this token is not certain
+	ambiguous // where this token ends is not certain
 )
 
 // run writes the statements of the text, one after the other, and returns the result.
@@ -233,8 +233,8 @@ func (l *lexer) literal(escapes bool) (kind, string) {
 	return literal, ""
 }
 
-// goOn reads further parts of a literal with escapes. If only white space with a line end is between two literals, SQL makes one
-// literal of them.
+// goOn reads the further parts of a literal if escapes is set (see the method literal); otherwise it does nothing. If only white
+// space with a line end is between two literals, SQL makes one literal of them.
 func (l *lexer) goOn(escapes bool) (kind, string) {
 	if !escapes {
 		return literal, ""

@@ -31,7 +31,7 @@ var (
 // A Reader reads the history of one cluster, also while a worker records it.
 type Reader struct {
 	dir    string
-	Damage []error // an error for each file that could not be read; results do not have its data
+	Damage []error // an error for each file that could not be read, so that its data is missing in the results
 }
 
 // Clusters returns the system identifiers of the clusters in a state directory. Without any it returns ErrNoHistory.
@@ -82,7 +82,7 @@ func OpenReader(dir, id string) (*Reader, error) {
 	return r, nil
 }
 
-// hours lists the closed hours that overlap a span.
+// hours returns the closed hours that overlap a span.
 func (r *Reader) hours(since, until time.Time) []closedHour {
 	return slices.DeleteFunc(closedHours(r.dir), func(h closedHour) bool {
 		return !h.from.Before(until) || !h.from.Add(time.Hour).After(since)
@@ -95,7 +95,7 @@ func parts(dir, kind string) []string {
 }
 
 // open opens a file, and returns its size. It refuses symbolic links and other files that are not regular, since another user may
-// have made the folder.
+// have made the folder and a link in it.
 func open(path string) (*os.File, int64, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -115,8 +115,8 @@ func open(path string) (*os.File, int64, error) {
 	return f, st.Size(), nil
 }
 
-// readGroups calls the callback each with the row groups of a file whose first column, a time, overlaps the span. A panic of the Parquet
-// library, which a damaged file can cause, becomes an ErrFile. each must call checkGroup before it reads.
+// readGroups calls the callback each with the row groups of a file whose first column, a time, overlaps the span. A panic of the
+// Parquet library, which a damaged file can cause, becomes an ErrFile. The callback must call checkGroup before it reads a group.
 func readGroups(ctx context.Context, path string, since, until int64, each func(p *parquetFile, group int) error) error {
 	p, err := openParquet(path)
 	if err != nil {
@@ -161,7 +161,7 @@ func readGroup[T any](p *parquetFile, group int, each func([]T) error) error {
 	r := parquet.NewGenericRowGroupReader[T](p.groups[group])
 	defer r.Close()
 	for left := p.meta.RowGroups[group].NumRows; ; {
-		clear(buf) // the reader appends to slices that it finds there
+		clear(buf) // otherwise the library appends to slices of the rows before
 		n, err := r.Read(buf)
 		if left -= int64(n); left < 0 {
 			return beyond("more rows than its group has")
@@ -181,9 +181,9 @@ func readGroup[T any](p *parquetFile, group int, each func([]T) error) error {
 }
 
 // damaged adds the error of an unreadable file to r.Damage and returns nil, so that the other files are read. It returns other
-// errors unchanged.
+// errors as they are.
 func (r *Reader) damaged(err error) error {
-	if errors.Is(err, errBegun) { // the journal has no sweeps
+	if errors.Is(err, errBegun) { // no damage: the journal has no sweep yet
 		return nil
 	}
 	if errors.Is(err, ErrFile) || errors.Is(err, ErrJournal) {
@@ -198,7 +198,7 @@ func (r *Reader) damaged(err error) error {
 // maxTogether bounds the rows of an hour that Rows puts in order at a time, more than the rows of a group.
 const maxTogether = 4 << 20
 
-// errTogether means that a file of rows is not as this package writes it.
+// errTogether means that a file of rows cannot be from this package: too many of its row groups overlap in time.
 var errTogether = fmt.Errorf("%w: too many rows at one time", ErrFile)
 
 // Rows calls the callback each for every row of a span, ordered by time and process.
@@ -226,8 +226,8 @@ type rowGroup struct {
 	lo, hi int64
 }
 
-// hourRows calls the callback each with the rows of an hour. Groups with separate times are read one after the other: an hour of many sessions takes
-// much memory.
+// hourRows calls the callback each with the rows of an hour. Row groups that do not overlap in time are read one after the other,
+// because a whole hour of many sessions takes much memory.
 func (r *Reader) hourRows(ctx context.Context, dir string, lo, hi int64, each func(*Row) error) error {
 	var groups []rowGroup
 	for _, path := range parts(dir, "rows") {
@@ -299,7 +299,8 @@ func (r *Reader) groupRows(ctx context.Context, groups []rowGroup, lo, hi int64,
 	return nil
 }
 
-// live calls each with the sweeps of the journal, as readJournal does, if there is a journal and its hour is not closed.
+// live calls the callback each with the sweeps of the journal, as readJournal does, if there is a journal and its hour is not
+// closed.
 func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
 	f, err := r.openJournal()
 	if err != nil || f == nil {
@@ -310,7 +311,8 @@ func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
 	return r.damaged(err)
 }
 
-// openJournal opens the journal; nil: there is none, or its hour is closed. It is closed before the journal is removed.
+// openJournal opens the journal; nil: there is none, or its hour is closed. (A worker closes an hour before it removes the journal,
+// so for a short time both exist.)
 func (r *Reader) openJournal() (*os.File, error) {
 	f, size, err := open(journalPath(r.dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -337,8 +339,8 @@ func (r *Reader) openJournal() (*os.File, error) {
 	return f, nil
 }
 
-// closedBefore reports whether an hour was closed from a journal whose first sweep has a time: a worker was killed before it could
-// remove the journal, or is about to remove it.
+// closedBefore reports whether a journal was already converted into a closed hour. first is the time of the journal's first sweep.
+// The journal still exists if a worker was killed before it could remove it, or is about to remove it.
 func closedBefore(clusterDir string, journal io.ReaderAt, size int64, first time.Time) bool {
 	if first.IsZero() {
 		return false
@@ -346,7 +348,7 @@ func closedBefore(clusterDir string, journal io.ReaderAt, size int64, first time
 	for _, path := range parts(hourDir(clusterDir, first), "sweeps") {
 		dir, name := filepath.Split(path)
 		if _, err := os.Lstat(filepath.Join(dir, strings.Replace(name, "sweeps", "rows", 1))); err != nil {
-			continue // it is being made
+			continue // a worker is still writing this hour
 		}
 		var times []int64
 		err := readTable(context.Background(), path, -1<<63, 1<<63-1, func(list []SweepInfo) error {
@@ -442,7 +444,8 @@ func (r *Reader) Stacks(ctx context.Context, since, until time.Time, want map[in
 	return found, err
 }
 
-// Meta returns the description of the server and the recorder in the newest file. It returns ErrNoHistory if no file has one.
+// Meta returns the description of the server and the recorder in the newest file. It returns ErrNoHistory if no file has a
+// description.
 func (r *Reader) Meta() (Meta, error) {
 	var m Meta
 	f, _, err := open(journalPath(r.dir))

@@ -16,10 +16,10 @@ const (
 type SumOptions struct {
 	// Since and Until are the span. Samples outside of it are not counted, also within a minute.
 	Since, Until time.Time
-	// ByMinute asks for a Sum of each minute also in hours that are completely in the span.
+	// ByMinute asks for Sums of minutes even in hours that are completely in the span.
 	ByMinute bool
-	// Enough, if not nil, reports whether the caller needs no Sums from a time on. Reader.Sums calls it before each closed hour,
-	// and before each minute of the journal.
+	// Enough, if not nil, reports whether the caller needs no Sums of the time from the argument on. Reader.Sums calls it before
+	// each closed hour, and before each minute of the journal.
 	Enough func(from time.Time) bool
 }
 
@@ -145,7 +145,7 @@ func (h *hourSums) part(ctx context.Context, from, to int64) error {
 	if from >= to {
 		return nil
 	}
-	periods := map[int64]time.Duration{} // of the sweeps, by time
+	periods := map[int64]time.Duration{} // of each sweep, by the sweep's time
 	err := h.r.closedSweeps(ctx, h.dir, from, to, func(s SweepInfo) error {
 		periods[s.Time] = seconds(s.Period)
 		return nil
@@ -171,7 +171,7 @@ func (h *hourSums) part(ctx context.Context, from, to int64) error {
 	return m.flush()
 }
 
-// readSamples calls each with the rows of a span. Only the columns that a Sum needs are set.
+// readSamples calls each with the rows of a span. In these rows, only the columns that a Sum needs are set.
 func readSamples(ctx context.Context, p *parquetFile, group int, from, to int64, each func(*Row) error) error {
 	c := newColumns(p, group)
 	defer c.close()

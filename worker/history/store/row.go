@@ -57,7 +57,7 @@ type Blocker struct {
 	Soft   bool   `json:"soft,omitempty"   parquet:"soft"` // the blocker waits for the lock too, earlier in the queue
 }
 
-// A Stack is a call stack, with the function names that were known when the stack was first seen.
+// A Stack is a call stack, with the function names that the recorder knew when it first took this stack.
 type Stack struct {
 	ID     int64    `json:"id"            parquet:"id"`          // a hash of build-ids and offsets
 	Frames []string `json:"frames"        parquet:"frames,list"` // from the innermost outwards
@@ -86,7 +86,7 @@ type Sum struct {
 // A Sweep has the sessions that one read of the server's memory found.
 type Sweep struct {
 	Time   time.Time     `json:"-"`
-	Period time.Duration `json:"period,omitempty"` // time since the last sweep, for which each row counts
+	Period time.Duration `json:"period,omitempty"` // time since the sweep before, for which each row counts
 	Delay  time.Duration `json:"delay,omitempty"`  // how much later than planned the sweep began
 	Lost   int           `json:"lost,omitempty"`   // earlier sweeps that could not be written
 	Note   string        `json:"note,omitempty"`   // missing parts of this sweep, and the reason

@@ -191,7 +191,7 @@ const maxTotals = 100_000
 func NewTotals(by []string) *Totals { return &Totals{by: by, m: map[string]*Total{}} }
 
 // NewComparison groups the samples of two spans by these keys. Add counts the first span. After a call of Other, Add counts the
-// other span. Both spans share the bound on groups: a key has its own Total in both spans or in neither.
+// other span. Both spans share the limit on the number of groups, so a key has its own Total in both spans or in neither.
 func NewComparison(by []string) *Totals {
 	t := NewTotals(by)
 	t.comparison = true
@@ -267,7 +267,7 @@ func anonymous(blocker string) string {
 }
 
 // List returns the totals, the one with most seconds first, and the seconds of all samples. A sample with several blockers is in
-// several totals, but only once in all.
+// several totals, but counts only once in the result all.
 func (t *Totals) List() (list []*Total, all float64) {
 	for _, total := range t.m {
 		list = append(list, total)

@@ -22,7 +22,7 @@ type sumValue struct {
 // An adder adds up samples to Sums: one Sum for each span and sumKey.
 type adder struct {
 	seconds int32
-	from    int64 // begin of the last sample's span
+	from    int64 // begin of the span in which the last added sample is
 	m       map[sumKey]*sumValue
 }
 

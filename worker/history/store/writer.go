@@ -25,10 +25,10 @@ const (
 type Options struct {
 	Dir     string // the state directory, which belongs to the worker's user alone
 	Meta    Meta
-	Keep    time.Duration // hours that ended longer ago are removed
+	Keep    time.Duration // age from which a closed hour is removed
 	Size    int64         // bytes of all clusters in Dir together; the oldest hours are removed first
 	MinFree int64         // bytes that must stay free in the file system
-	// Shared says that Size is the limit of several folders together: Dir and the other folders in its parent directory whose
+	// Shared is set if Size is the limit of several folders together: Dir and the other folders in Dir's parent directory whose
 	// names begin with UserFolder. Each folder may use an equal part of Size.
 	Shared bool
 }
@@ -44,7 +44,8 @@ var (
 	ErrNoSpace = errors.New("not enough free space for the history")
 	// ErrDirectory means that the state directory cannot be trusted or used.
 	ErrDirectory = errors.New("the state directory cannot be used")
-	// ErrRemoved means that the files of a Writer were removed or replaced while it used them. Another Open makes them again.
+	// ErrRemoved means that the files of a Writer were removed or replaced while it used them. The next Open makes the files
+	// again.
 	ErrRemoved = errors.New("the files of the history were removed")
 )
 
@@ -56,13 +57,13 @@ type Writer struct {
 	dir     string // of the cluster
 	lock    *os.File
 	journal *journal
-	lost    int // sweeps that could not be written since the last success
+	lost    int // sweeps that could not be written since the last one that was written
 	room    time.Time
-	// again is when an hour that could not be closed is tried again, and why is the reason.
+	// again is the time of the next attempt to close an hour that could not be closed, and why is the error of the last attempt.
 	again time.Time
 	why   error
 	freed time.Time // when an hour was removed because the disk was full
-	note  string    // for the next sweep
+	note  string    // to add to the note of the next sweep
 }
 
 // closePause is the time between attempts to close an hour: each costs about as much as a minute of recording.
@@ -107,7 +108,7 @@ func clusterDir(dir, id string) string     { return filepath.Join(dir, "cluster=
 func journalPath(clusterDir string) string { return filepath.Join(clusterDir, "journal") }
 
 // trusted verifies that only the worker's user can write to a folder: another user could otherwise replace files that the worker
-// writes. It also refuses network file systems.
+// writes. It also returns an error for network file systems.
 func trusted(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
@@ -155,7 +156,8 @@ func (w *Writer) takeLock() error {
 	return nil
 }
 
-// recover continues or closes the journal of a former worker, or of an hour that could not be closed.
+// recover continues or closes the journal that a former worker has left, or whose hour this worker could not close. Without a
+// journal, it does nothing.
 func (w *Writer) recover(now time.Time) error {
 	clean(w.dir)
 	path := journalPath(w.dir)
@@ -216,7 +218,7 @@ func (w *Writer) recover(now time.Time) error {
 	return nil
 }
 
-// setAside renames a journal that cannot be read. The next sweep has a note on it.
+// setAside renames a journal that cannot be read. The next sweep says so in its note.
 func (w *Writer) setAside(now time.Time, why error) error {
 	path := journalPath(w.dir)
 	to := fmt.Sprintf("%s.unreadable-%d", path, now.UnixNano())
@@ -297,7 +299,8 @@ func (w *Writer) present() error {
 	return nil
 }
 
-// begin makes a journal. If there is one, its hour could not be closed: begin continues or closes it.
+// begin makes a journal. If there is a journal already, its hour could not be closed, so begin first continues or closes it. After
+// an error, begin tries again after closePause, and returns the same error until then.
 func (w *Writer) begin(now time.Time) error {
 	if w.why != nil && now.Before(w.again) && w.again.Sub(now) <= closePause {
 		return w.why
@@ -325,7 +328,8 @@ func (w *Writer) begin(now time.Time) error {
 	return nil
 }
 
-// checkRoom removes old hours once a minute, and returns ErrNoSpace if the file system is nearly full.
+// checkRoom calls prune once a minute, which removes old hours. It returns ErrNoSpace if the file system is nearly full
+// nevertheless. After an error, the next sweep calls prune again.
 func (w *Writer) checkRoom(now time.Time) error {
 	if since := now.Sub(w.room); since >= 0 && since < time.Minute {
 		return nil
@@ -334,7 +338,7 @@ func (w *Writer) checkRoom(now time.Time) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%w: %w", ErrRemoved, err)
 		}
-		return err // and look again at the next sweep
+		return err // the next sweep calls prune again
 	}
 	w.room = now
 	return nil
@@ -363,5 +367,5 @@ func (w *Writer) Close() error {
 	return errors.Join(err, w.lock.Close())
 }
 
-// Lost returns how many sweeps could not be written since the last success.
+// Lost returns how many sweeps could not be written since the last sweep that was written.
 func (w *Writer) Lost() int { return w.lost }
