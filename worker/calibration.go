@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// calibrationPause is the pause before each check whether now is a good time to compare plans with EXPLAIN. A random time of
+	// calibrationPause is the pause before each check whether this is a good time to compare plans with EXPLAIN. A random time of
 	// at most the same length is added, so that the workers of a host do not begin at the same time.
 	calibrationPause = 10 * time.Second
 	// longStatement is the time for which a statement must have run before its plan is worth a comparison.
 	longStatement = 5 * time.Second
-	// A server may be busy with short statements all the time. After patience, a moment with a free processor is good enough.
-	// After longPatience each moment is: the comparison takes a tenth of one processor.
+	// A server may be busy with short statements all the time. So after the time patience, the comparison may begin when a
+	// processor is free. After longPatience it may begin at any time, because it takes only a tenth of one processor.
 	patience, longPatience = 10 * time.Minute, time.Hour
 )
 
@@ -40,8 +40,8 @@ func (w *Worker) planCache(sameUser bool) string {
 
 // calibrate compares the plans that the worker reads from one run of the server with EXPLAIN, unless the server's build was
 // compared before. Without this comparison, plans in the history, in incidents and on the screen are missing or unproven. The
-// comparison begins when a statement has run long, or when the server has nothing to do; on a server that is always busy it begins
-// later. calibrate returns after a comparison, or when ctx or the run of the server ends.
+// comparison begins at a time at which calibrationDue returns true. calibrate returns after a comparison, or when ctx or the run of
+// the server ends.
 func (w *Worker) calibrate(ctx context.Context, c *cluster.Cluster) {
 	if w.cfg.NoCalibration {
 		return
@@ -82,8 +82,8 @@ func sessionsOf(c *cluster.Cluster) *moment.Moment {
 }
 
 // calibrationDue reports whether this is a good time to compare plans: a client's statement has run for longStatement, or no client
-// runs a statement. If the worker has waited for such a time for patience, it is also enough that fewer clients run than the host has
-// processors, and after longPatience every time is good.
+// runs a statement. If the worker has waited for such a time for patience, it is also enough that fewer clients run than the host
+// has processors. After longPatience every time is good.
 func calibrationDue(m *moment.Moment, waited time.Duration, processors int) bool {
 	running, waiting := 0, 0
 	for i := range m.Sessions {

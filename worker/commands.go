@@ -12,8 +12,8 @@ import (
 // that runs the command of the file of rules for each alert.
 const CommandHelper = "run-command"
 
-// startCommands starts the helper if the file of rules has a command. It must be called before the worker gives up the system
-// calls that start a program. The helper runs as the worker's user.
+// startCommands starts the helper if the file of rules has a command. The caller must call it before the worker gives up the
+// system calls that start a program (see fence). The helper runs as the worker's user.
 func (w *Worker) startCommands() error {
 	c := &w.cfg.Record
 	if !c.HasRules() {
@@ -69,8 +69,8 @@ func (w *Worker) reloadCommands(c *rules.Config) {
 	}
 }
 
-// runCommand queues an alert for the command. file is the path of the incident's page; empty: none. It returns false if the
-// command does not get the alert.
+// runCommand queues an alert for the command. file is the path of the incident's page; empty: none. It returns false if there is
+// no command, or if the alert was not queued.
 func (w *Worker) runCommand(j *incidentJob, a rules.Alert, file string) bool {
 	if w.commands == nil || len(j.config.Command.Run) == 0 {
 		return false

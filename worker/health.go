@@ -9,7 +9,8 @@ import (
 	"pg_stat_backtrace/worker/serve/web"
 )
 
-// absence measures the time for which something has been missing. The zero value means that nothing is missing.
+// absence measures for how long something, such as a session, has been missing. The zero value means that nothing is
+// missing.
 type absence struct {
 	mu    sync.Mutex
 	since time.Time
@@ -24,14 +25,14 @@ func (a *absence) begin() {
 	}
 }
 
-// end notes that the absence has ended.
+// end notes that the thing is there again.
 func (a *absence) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.since = time.Time{}
 }
 
-// lasts returns the duration of the absence until now; 0: nothing is missing.
+// lasts returns how long the absence has lasted until now; 0: nothing is missing.
 func (a *absence) lasts() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,7 +47,8 @@ func (w *Worker) lostSessions() metrics.Lost {
 	return metrics.Lost{Main: w.noSession.lasts(), Queue: w.depths.Lost()}
 }
 
-// health returns the state of the worker for the listener. If the server is down, this is not a failure of the worker.
+// health returns the state of the worker for the listener. A server that is down does not count as a failure of the
+// worker.
 func (w *Worker) health() (h web.Health) {
 	if !w.serving.Load() {
 		h.Failure = "the spool is not open, so no request from SQL is answered"
@@ -69,10 +71,11 @@ func (w *Worker) health() (h web.Health) {
 	return h
 }
 
-// healthyGap is for how long recording may fail: a disk can be slow for a moment.
+// healthyGap is the time for which recording may fail before health reports it, because a disk can be slow for a
+// moment.
 const healthyGap = 10 * time.Second
 
-// history returns what was recorded.
+// history returns the numbers of recorded and lost sweeps, and false if the worker records nothing.
 func (w *Worker) history() (h metrics.History, recording bool) {
 	h.Written, h.Lost, h.Failing = w.recorded.Figures()
 	return h, w.cfg.Record.To() != ""

@@ -101,8 +101,8 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 	return nil
 }
 
-// reportCost logs a change: when profiles first end early because of their cost, and when they last for the whole interval again.
-// expensive keeps the state between calls.
+// reportCost logs when a profile ends early because of its cost and the profile before did not, and when a profile lasts for the
+// whole interval again. *expensive keeps the state of the profile before.
 func (w *Worker) reportCost(s *clusterprofile.Summary, expensive *bool) {
 	if s.StoppedByCost == *expensive {
 		return

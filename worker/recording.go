@@ -19,8 +19,8 @@ type RecordConfig struct {
 	Period time.Duration
 	// Dir is the state directory; empty: nothing is recorded.
 	Dir string
-	// Shared is set if Size is for Dir and all folders beside it together. Then each worker of a host records to the folder of
-	// its user.
+	// Shared is set if Size is the limit for Dir and the folders beside it together. This is so on a host with several workers:
+	// each records to the folder of its user.
 	Shared bool
 	// Keep, Size and MinFree limit the history; see store.Options. 0: the defaults of package store.
 	Keep          time.Duration
@@ -35,8 +35,8 @@ type RecordConfig struct {
 	Rules string
 	// Reload makes the worker read Rules again, as SIGHUP does; nil: only SIGHUP does.
 	Reload <-chan struct{}
-	// RulesOptional makes a worker start with the built-in rules if Rules cannot be used. It is for the workers of a host with one
-	// file for all servers: because of an error in this file, a new server must not be without a worker.
+	// RulesOptional makes a worker start with the built-in rules if the file Rules cannot be used. It is for a host on which one
+	// file is for all servers: an error in this file must not leave a new server without a worker.
 	RulesOptional bool
 }
 
@@ -113,7 +113,7 @@ func (w *Worker) record(ctx context.Context) {
 		o.TakeStack, o.TakePlan = w.takeStack, w.takePlan
 	}
 	watcher, err := w.newWatcher()
-	if err != nil { // the file of rules could be read at the start of the worker
+	if err != nil { // unlikely: the file of rules was read without an error when the worker started
 		w.log.Error().Err(err).Msg("there are no rules")
 	}
 	var wg sync.WaitGroup

@@ -20,7 +20,7 @@ func (w *Worker) newCapturer(sameUser bool) (func(), error) {
 		Wanted: w.downloads.wanted, Kept: buildcache.Own,
 	}
 	done := func() {}
-	// Only if not nil: an interface with a nil *Client is not nil.
+	// Set it only if client is not nil, because an interface that contains a nil *Client is not nil.
 	if client := w.debuginfodClient(sameUser); client != nil {
 		cfg.Remote, done = client, client.Close
 	}
@@ -94,7 +94,7 @@ func (w *Worker) tellDebuginfod(e debuginfod.Event) {
 	}
 }
 
-// downloads has the state of the downloads that the log is about. Its zero value is ready.
+// downloads has the names and the state of the downloads about which tellDebuginfod logs lines. Its zero value is ready.
 type downloads struct {
 	mu sync.Mutex
 	// images are the names of the images whose debug files were requested, by build-id.
@@ -106,8 +106,8 @@ type downloads struct {
 const (
 	// maxDownloads is the largest number of builds in each map of downloads.
 	maxDownloads = 1024
-	// The progress of a download is logged first after leastProgress. The next time is after half of the time that the download
-	// has taken until then, but at least leastProgress and at most mostProgress.
+	// The progress of a download is logged first after leastProgress. Each next line follows after half of the time that the
+	// download has taken until then, but after at least leastProgress and at most mostProgress.
 	leastProgress, mostProgress = 5 * time.Second, time.Minute
 )
 
@@ -128,7 +128,8 @@ func (d *downloads) image(id string) string {
 	return d.images[id]
 }
 
-// due reports whether an event is to be logged. For Progress, it is false if the last line about the download is too new.
+// due reports whether an event is to be logged. It returns true for every event except Progress. For Progress, it returns
+// false until the time for the next line about this download.
 func (d *downloads) due(e *debuginfod.Event) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -92,12 +92,12 @@ type takenIncident struct {
 	File string `json:"file"`
 	// Command prints the incident.
 	Command string `json:"command"`
-	// Missing says which parts could not be read.
+	// Missing says which parts of the incident could not be read.
 	Missing []string `json:"missing,omitempty"`
 }
 
-// takeIncident makes an incident like the command "incident take", and keeps it in the directory of the incidents that rules
-// cause. It returns a takenIncident as JSON.
+// takeIncident makes an incident like the command "incident take", and stores it in the directory in which the worker stores
+// the incidents that rules find. It returns a takenIncident as JSON.
 func (w *Worker) takeIncident(ctx context.Context, note string) ([]byte, error) {
 	record := w.cfg.Record
 	if record.Dir == "" || record.Period == 0 {

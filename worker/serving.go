@@ -80,14 +80,14 @@ func (c ServeConfig) web() (web.Config, bool) {
 	}, err == nil
 }
 
-// rootFiles has the contents of files of the options that the worker has read as root, before it became the server's user. So
-// workers for servers of several users can share files that only root can read.
+// rootFiles has the contents of files that the options name and that the worker read as root, before it became the server's user.
+// So the workers of several servers with different users can share files that only root can read.
 type rootFiles struct {
 	web     *web.Files
 	headers http.Header
 }
 
-// readAsRoot reads files if the worker is root.
+// readAsRoot reads the files that the options name, if the worker is root. Otherwise it returns none.
 func (c *Config) readAsRoot() (f rootFiles) {
 	if os.Geteuid() != 0 {
 		return f
@@ -144,7 +144,7 @@ func (c *Config) capabilities() []int {
 	return []int{unix.CAP_BPF, unix.CAP_PERFMON}
 }
 
-// calls returns the system calls that the worker needs because of its options, in addition to the calls of every worker.
+// calls returns the system calls that this worker needs because of its options, in addition to those that every worker needs.
 func (c *Config) calls() (calls []uint32) {
 	if len(c.capabilities()) > 0 {
 		calls = append(calls, unix.SYS_BPF)
@@ -156,7 +156,8 @@ func (c *Config) calls() (calls []uint32) {
 }
 
 // listen starts the listener, if there is one. The worker runs as the server's user, so a Unix socket belongs to that user, and
-// ports below 1024 are available only as sockets of the supervisor. If the address is in use, the worker still answers SQL.
+// ports below 1024 are available only as sockets of the supervisor. If the address is in use, the worker still answers requests
+// from SQL.
 func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 	cfg, ok := w.cfg.Serve.web()
 	if !ok {
@@ -232,11 +233,11 @@ type processReader struct {
 
 	mu       sync.Mutex
 	reader   *state.ActivityReader
-	reported string // the last logged error of a running server; empty: the last read succeeded
+	reported string // the last logged error of a running server; empty: the last call of read succeeded
 }
 
-// read returns the server and its processes. After an error, the result has no processes. read logs the error of a running server,
-// unless it has logged the same error last.
+// read returns the server and its processes. After an error, the result has no processes. If the server runs, read logs the error,
+// unless the last logged error was the same.
 func (p *processReader) read() (metrics.Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -295,7 +296,7 @@ func (w *Worker) collect(ctx context.Context, r web.ProfileRequest) (*profile.Pr
 		Mode: clusterprofile.Mode(r.Mode), Duration: r.Duration, Filter: filter,
 	})
 	if err == nil && ctx.Err() != nil {
-		return nil, ctx.Err() // no client waits for the profile
+		return nil, ctx.Err() // the client has gone, so no message is needed
 	}
 	return p, err
 }

@@ -16,15 +16,15 @@ import (
 	"pg_stat_backtrace/worker/serve/queue"
 )
 
-// lookPatience is the time for which a call of Query waits until follow notices a new run of the server. The call itself ends the
-// pause of follow.
+// lookPatience is the longest time for which Query waits until the method follow has noticed that the server was restarted and has
+// opened a session. A request that finds the new server ends the pause of follow at once.
 const lookPatience = 2 * time.Second
 
 // A serverConn has the worker's connection for queries in one run of the server.
 type serverConn struct {
 	conn *cluster.Conn   // nil: there is no connection now
 	run  cluster.Cluster // the run of the server to which conn leads
-	// failure is the reason why there is no conn and will be none soon; nil: there is a conn, or may be one soon.
+	// failure is the reason why the worker has no conn and is not about to open one; nil: it has a conn, or is about to open one.
 	failure error
 	over    chan struct{} // closed when another serverConn has replaced this one
 }
@@ -67,7 +67,7 @@ func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 		for c.Alive() && !c.Stopping() && w.pauseUntil(ctx, lost) {
 		}
 	}()
-	_ = conn.Run(ctx) // until ctx ends
+	_ = conn.Run(ctx) // returns when ctx ends
 	w.noSession.begin()
 	w.attach(&serverConn{})
 	return nil
@@ -99,7 +99,7 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 	handle := func(ctx context.Context, req queue.Request) queue.Result { return w.verbs.CarryOut(ctx, req, limiter) }
 	depths := &w.depths
 	if w.metrics == nil {
-		depths = nil // not measured, because there are no metrics that show them
+		depths = nil // not measured, because this worker has no metrics
 	}
 	return queue.New(queue.Config{
 		Server: main.Ordinary(), Connect: connect, Handle: handle, Journal: &w.ledger, Depths: depths, Limiter: limiter,
@@ -110,8 +110,8 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 // connectTimeout is the time limit of an attempt to open a session for a queue.
 const connectTimeout = 5 * time.Second
 
-// pauseUntil waits for aliveInterval, or less if the session is lost or a request finds another run of the server. It
-// returns false if ctx has ended.
+// pauseUntil waits for aliveInterval. It returns earlier if the session is lost, or if a request finds that the server was
+// restarted. It returns false if ctx has ended.
 func (w *Worker) pauseUntil(ctx context.Context, lost <-chan struct{}) bool {
 	timer := time.NewTimer(host.AlignedDelay(aliveInterval))
 	defer timer.Stop()
@@ -136,7 +136,8 @@ func (w *Worker) sessionOptions(c *cluster.Cluster) cluster.ConnOptions {
 	return o
 }
 
-// report returns a function that logs changes of the connection. It logs the same failure only once in a row.
+// report returns a function that logs changes of the connection. If the same failure occurs several times in a row, the function
+// logs only the first.
 func (w *Worker) report() func(cluster.ConnState) {
 	told := ""
 	return func(s cluster.ConnState) {
@@ -159,8 +160,8 @@ func (w *Worker) report() func(cluster.ConnState) {
 	}
 }
 
-// Query implements authz.Querier. It runs f with the worker's session in the server's present run. If the worker is about to have
-// this session, Query waits for it; see lookPatience and cluster.Conn.Query. If there is no session, the error wraps
+// Query implements authz.Querier. It runs f with the worker's session in the running server. If the worker is about to open this
+// session, Query waits for it; see lookPatience and cluster.Conn.Query. If there is no session, the error wraps
 // cluster.ErrNoServer.
 func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	late := time.NewTimer(lookPatience)

@@ -13,7 +13,7 @@ type WaitConfig struct {
 	// Level is off, stats or trace. If it is empty, the worker gives up the right to load BPF programs into the kernel, and
 	// only the method sampled can be used.
 	Level string
-	// Method is the best method that the worker may use; empty: auto.
+	// Method is the best method (see waits.Method) that the worker may use; empty: auto.
 	Method string
 	// BudgetPercent is the limit of the cost of the timing, in percent of the time for which processors are busy; 0: no limit.
 	BudgetPercent float64

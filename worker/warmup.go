@@ -8,8 +8,8 @@ import (
 )
 
 // learn reads symbols and call frame information of the server's program and of libraries before the first request, because the
-// server's disk may hang at the time of a request. For that, learn captures the stack of the postmaster, as all processes of the
-// server run the same program. It does not stop the postmaster, because no user has requested its stack.
+// server's disk may hang at the time of a request. To do so, learn captures the stack of the postmaster, because all processes
+// of the server run the same program. It does not stop the postmaster for this, because no user has requested its stack.
 func (w *Worker) learn(ctx context.Context, c cluster.Cluster) {
 	target, err := c.Postmaster()
 	if err == nil {

@@ -40,7 +40,7 @@ func (c *RecordConfig) startRules() (rules.Config, error) {
 type watcher struct {
 	worker *Worker
 	engine *rules.Engine // only the recorder's goroutine uses it
-	// next has rules that were read again, which the next call of look applies; nil: none.
+	// next has rules that were read again from the file and that the next call of look must begin to use; nil: none.
 	next atomic.Pointer[rules.Config]
 	jobs chan incidentJob
 	hook *rules.WebhookSender
@@ -51,7 +51,8 @@ type watcher struct {
 	// profiling is set while a profile is being taken.
 	profiling atomic.Bool
 	profiles  sync.WaitGroup
-	// late gets the files of an incident whose alert did not wait for them; nil: there is none.
+	// late gets the files of the incident whose files were not written within incidentLimit, so that its alert was sent without
+	// them; nil: there is no such incident.
 	late chan incidentFiles
 	// systemID is the server's system identifier; empty: it could not be read.
 	systemID string
@@ -64,11 +65,11 @@ type incidentFiles struct {
 	err      error
 }
 
-// incidentLimit is how long an alert waits for the files of its incident: as long as an incident may take, but not for a disk that does
-// not answer.
+// incidentLimit is the longest time for which an alert waits for the files of its incident. It is the time limit for collecting an
+// incident, so the alert does not wait much longer for a disk that does not answer.
 const incidentLimit = 20 * time.Second
 
-// incidentEnd is how long the worker waits for these files when it ends.
+// incidentEnd is the longest time for which an ending worker waits for the files of an incident.
 const incidentEnd = 3 * time.Second
 
 // errNoAnswer means that the files of an incident were not written in time.
@@ -89,8 +90,8 @@ type alertKey struct{ rule, cause string }
 // maxAlerts is the largest number of alerts in watcher.alerts. The ends of further alerts are not sent.
 const maxAlerts = 1000
 
-// maxIncidentJobs is the largest number of incidents and ends of alerts that wait. It is larger than the default budget of
-// incidents, because one cause, such as a full disk, can begin many stalls at once.
+// maxIncidentJobs is the largest number of incidents and ends of alerts that wait for the goroutine that writes them. It is larger
+// than the default budget of incidents, because one cause, such as a full disk, can begin many stalls at once.
 const maxIncidentJobs = 100
 
 // newWatcher returns a watcher; nil without an error: the rules are off.
@@ -133,7 +134,7 @@ func (v *watcher) run(ctx context.Context) {
 	}
 }
 
-// waitProfiles waits for the profile of an incident, but not for a disk that does not answer.
+// waitProfiles waits for the end of the profile of an incident, but at most incidentEnd, because the disk may not answer.
 func (v *watcher) waitProfiles() {
 	done := make(chan struct{})
 	go func() {
@@ -182,7 +183,7 @@ func (v *watcher) look(l *rules.Look) {
 	r := v.engine.Look(l)
 	log := &v.worker.log
 	if len(r.New) > 0 {
-		copied := *l // because the recorder changes the rows later
+		copied := *l // a copy, because the recorder changes the rows later
 		copied.Rows = slices.Clone(l.Rows)
 		for _, f := range r.New {
 			select {
@@ -217,11 +218,11 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	return made.err
 }
 
-// files makes the files of an incident in another goroutine, and waits until incidentLimit. While the files of an earlier incident are
-// late, it makes none.
+// files makes the files of an incident in another goroutine, and waits until incidentLimit. If the time passes, or while the files
+// of an earlier incident are not written yet, the result has errNoAnswer.
 func (v *watcher) files(ctx context.Context, j incidentJob) incidentFiles {
 	select {
-	case <-v.late: // also if it is nil: then default applies
+	case <-v.late: // if v.late is nil, the case default applies
 		v.late = nil
 	default:
 		if v.late != nil {
@@ -255,8 +256,8 @@ func (v *watcher) files(ctx context.Context, j incidentJob) incidentFiles {
 	return incidentFiles{err: errNoAnswer}
 }
 
-// makeFiles makes the files of an incident, and logs one line. The profile comes later: it takes its time, and other incidents must
-// not wait for it.
+// makeFiles makes the files of an incident, and logs one line. A goroutine adds the profile later, because other incidents must not
+// wait for the time that a profile takes.
 func (v *watcher) makeFiles(ctx context.Context, j incidentJob) incidentFiles {
 	w := v.worker
 	c, err := w.current()
@@ -303,7 +304,7 @@ func (v *watcher) addProfile(ctx context.Context, src *incident.Source, dir *inc
 	}
 }
 
-// end sends the end of an alert, if the alert was sent.
+// end queues the message that an alert has ended, if the alert is in v.alerts.
 func (v *watcher) end(j *incidentJob) {
 	key := alertKey{j.finding.Rule, j.finding.Cause}
 	a, ok := v.alerts[key]
@@ -335,7 +336,7 @@ func (v *watcher) post(j *incidentJob, a rules.Alert) bool {
 	return true
 }
 
-// alertOf describes an incident without names and texts of the server's users. The incident is nil if it was not collected in time.
+// alertOf describes an incident without names and texts of the server's users. i is nil if the incident was not collected in time.
 func (v *watcher) alertOf(j *incidentJob, i *incident.Incident) rules.Alert {
 	a := rules.Alert{
 		Name: j.finding.Rule, Key: j.finding.Cause, Since: j.finding.Since,
@@ -349,7 +350,8 @@ func (v *watcher) alertOf(j *incidentJob, i *incident.Incident) rules.Alert {
 	return a
 }
 
-// remember gives the engine the causes of recent incidents, so that the worker does not report them again after a restart.
+// remember reads the causes of recent incidents from their files and gives them to the engine, so that a restarted worker does not
+// report them again.
 func (v *watcher) remember() {
 	control, err := cluster.ReadControl(v.worker.server().DataDir)
 	if err != nil {
@@ -390,7 +392,7 @@ func (c *RecordConfig) CheckRules() error {
 	return nil
 }
 
-// checkRules is CheckRules, but if RulesOptional is set, it logs the error instead of returning it.
+// checkRules is CheckRules, but if Record.RulesOptional is set, it logs the error instead of returning it.
 func (c *Config) checkRules() error {
 	err := c.Record.CheckRules()
 	if err != nil && c.Record.RulesOptional {

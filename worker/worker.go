@@ -43,7 +43,7 @@ type Config struct {
 	// DataDir is the server's data directory. With it, the worker also starts
 	// while the server takes no connections. Empty: ConnString chooses the server.
 	DataDir string
-	// Foreign has the meaning of cluster.ConnOptions.Foreign.
+	// Foreign: see cluster.ConnOptions.Foreign.
 	Foreign bool
 	// SpoolDir is the directory, best on tmpfs, in which the worker makes the
 	// private directory of its spool; empty: /dev/shm or, if that is not suitable,
@@ -104,8 +104,9 @@ const (
 // compareTimeout is the time limit of compare.
 const compareTimeout = 2 * time.Second
 
-// aliveInterval is the interval at which an idle worker checks whether the postmaster is still the same process, and whether the
-// server shuts down and waits for the end of its sessions. The worker also checks when it loses its session, and at each request.
+// aliveInterval is the interval at which an idle worker checks two things: whether the postmaster is still the same process, and
+// whether the server shuts down and waits until its sessions end. The worker also checks when it loses its session, and at each
+// request.
 const aliveInterval = host.AlignedInterval
 
 // maxAbsent is the longest pause between two searches of follow for a server that does not run.
@@ -120,7 +121,7 @@ type Worker struct {
 	ledger   queue.Journal
 	depths   queue.Depths
 	waits    *waitevent.Timer
-	lines    *limits.Lines // of the log, about each role
+	lines    *limits.Lines // limits the lines of the log that one role causes
 	verbs    *verb.Service
 	metrics  *metrics.Metrics
 	exporter *export.Exporter
@@ -131,7 +132,7 @@ type Worker struct {
 	commands *command.Runner
 	// serving is set while the spool is open.
 	serving atomic.Bool
-	// noSession measures the time for which the worker has had no main session in the server.
+	// noSession measures for how long the worker has had no main session in the server.
 	noSession absence
 	// recorded counts the sweeps of the recorder.
 	recorded recorder.Progress
@@ -140,7 +141,7 @@ type Worker struct {
 
 	mu      sync.Mutex
 	cluster cluster.Cluster
-	// restarted receives a value when a request finds another run of the server. It ends pauses of follow and connect.
+	// restarted receives a value when a request finds that the server was restarted. The value ends a pause of follow or connect.
 	restarted chan struct{}
 	// link has the worker's session in the server, which connect keeps open. It is never nil.
 	link atomic.Pointer[serverConn]
@@ -168,11 +169,11 @@ func Run(ctx context.Context, cfg Config) error {
 	defer w.endCommands()
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // the worker was ended while it waited for the server
+			return nil // the worker was asked to end while it waited for the server
 		}
 		return err
 	}
-	// Not before start, which makes the worker the user whose cache it uses.
+	// After start, because start makes the worker the user whose cache newCapturer uses.
 	closeRemote, err := w.newCapturer(os.Geteuid() == uid)
 	if err != nil {
 		return err
@@ -395,7 +396,8 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 	return err
 }
 
-// limitLine discards lines of the log beyond the rate that one role may cause. The next line has the number of discarded lines.
+// limitLine discards a line of the log if there are more lines about one role than w.lines allows. The next line has the number of
+// discarded lines.
 func (w *Worker) limitLine(e *zerolog.Event, _ zerolog.Level, _ string) {
 	const noRole = 0
 	switch leftOut, ok := w.lines.Take(noRole); {
@@ -406,7 +408,7 @@ func (w *Worker) limitLine(e *zerolog.Event, _ zerolog.Level, _ string) {
 	}
 }
 
-// server returns the server (cluster) as the worker has read it last. It may have ended since.
+// server returns the server as the worker has read it last. It may have ended since that time.
 func (w *Worker) server() cluster.Cluster {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -439,7 +441,7 @@ func (w *Worker) current() (cluster.Cluster, error) {
 }
 
 // follow keeps a connection to the server until ctx ends, with a new connection for each run of the server. While the server does
-// not run, follow searches for it after growing pauses, up to maxAbsent. A request from a new run of the server ends the pause.
+// not run, follow searches for it after growing pauses, up to maxAbsent. A request from a restarted server ends the pause.
 func (w *Worker) follow(ctx context.Context) {
 	var learning sync.WaitGroup
 	defer learning.Wait()

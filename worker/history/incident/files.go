@@ -72,7 +72,7 @@ func (d *Dir) Write(i *Incident) (string, error) {
 	if err := writeFile(html, page); err != nil {
 		return "", err
 	}
-	if err := writeFile(filepath.Join(d.Path, i.ID+".json"), text); err != nil { // this file is last: List omits an incident without it
+	if err := writeFile(filepath.Join(d.Path, i.ID+".json"), text); err != nil { // last, because List omits an incident without it
 		os.Remove(html)
 		return "", err
 	}

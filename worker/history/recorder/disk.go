@@ -66,7 +66,7 @@ type disk struct {
 	ended   chan struct{}
 	waiting []time.Time // times of the sweeps that were handed to run and have no result yet
 	lost    int         // lost sweeps that no later sweep has in its field Lost
-	retry   pause       // while the store cannot be opened
+	retry   pause       // pause after a failed attempt to open the store
 
 	writer  *store.Writer
 	meta    store.Meta
@@ -81,7 +81,7 @@ type written struct {
 	sweep *store.Sweep
 	err   error
 	retry pause
-	used  time.Duration // processor time
+	used  time.Duration // processor time of writing it
 }
 
 // closed returns the error of the last attempt to open the store until the next attempt is due; otherwise nil.
@@ -170,14 +170,14 @@ var errSlowEnd = errors.New("the disk does not answer while the recorder ends")
 
 // run writes the sweeps.
 func (d *disk) run() {
-	runtime.LockOSThread() // for the processor time
+	runtime.LockOSThread() // because the processor time of this thread is measured
 	defer runtime.UnlockOSThread()
 	defer close(d.ended)
 	for s := range d.sweeps {
 		used := threadTime()
 		err := host.Catch("history", func() error { return d.write(s) })
 		var failed *host.Panic
-		if errors.As(err, &failed) { // its state may be wrong
+		if errors.As(err, &failed) { // after a panic, the state of the writer may be wrong
 			d.unsaid++
 			_ = d.reopen()
 		}

@@ -27,12 +27,12 @@ const (
 type Engine struct {
 	config Config
 	waits  map[waitKey]*wait
-	causes map[string]time.Time // by key of a cause: the first complete look without the cause; zero: the cause is not absent
+	causes map[string]time.Time // by key: first complete look without the cause; zero: the last look had it
 	fired  []time.Time          // times of the incidents of the last hour
 	open   []stall              // incidents that have not ended
 	loops  map[loopKey]*loop
 	next   time.Duration // from the last look until a wait reaches the time of its rule; 0: there is no such wait
-	last   time.Time     // of the last look
+	last   time.Time     // time of the last look
 	whole  bool          // the last look was complete: it had all sessions
 }
 

@@ -37,8 +37,8 @@ type Config struct {
 	// HeaderFile is a file with headers to send with each request, one "Name: value" in each line; empty: none. The
 	// file is read anew for each request.
 	HeaderFile string
-	// Headers are the content of HeaderFile, if the worker has read the file as root; nil: the worker has not read it. While
-	// the worker has no permission to read the file, it sends the headers that it read last.
+	// Headers are the content of HeaderFile, if the worker has read the file as root; nil: the worker has not read it. While the
+	// worker has no permission to read the file, it sends the headers of its last successful read.
 	Headers http.Header
 	// Interval is the duration of each profile; 0: DefaultInterval.
 	Interval time.Duration
@@ -56,8 +56,8 @@ type Config struct {
 	SpoolBytes int64
 	// Collect makes a profile of the duration d. A profile may have no samples.
 	Collect func(ctx context.Context, d time.Duration) (*profile.Profile, error)
-	// Log gets failures and the first success after failures. It gets a failure only if its error differs from the last error of
-	// the same kind. The zero value discards all lines.
+	// Log gets failures, and the first success after failures. A failure with the same error as the failure of this kind before
+	// is left out. The zero value discards all lines.
 	Log zerolog.Logger
 
 	// timing is changed only by tests; the zero value means the defaults.

@@ -70,7 +70,7 @@ func New(cfg Config) (*Exporter, error) {
 			return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 		}
 		s := newSender(r.kind, base, r.protocol, &e.cfg, e.spool)
-		s.reported = unreadable // the caller, which was root, has reported this already
+		s.reported = unreadable // the caller, which was root, has logged this already
 		e.senders = append(e.senders, s)
 	}
 	return e, nil
@@ -87,14 +87,14 @@ func (e *Exporter) Figures() []Figures {
 	return all
 }
 
-// Run makes and sends profiles until ctx ends. Profiles that are on disk then are sent by the next worker.
+// Run makes and sends profiles until ctx ends. The next worker sends the profiles that are on disk at that time.
 func (e *Exporter) Run(ctx context.Context) {
 	defer e.spool.close()
 	var wg sync.WaitGroup
 	for _, s := range e.senders {
 		wg.Go(func() { s.run(ctx) })
 	}
-	reported := map[string]string{} // the last error of each message
+	reported := map[string]string{} // the last logged error, by message
 	once := func(message string, err error) {
 		text := ""
 		if err != nil {
@@ -133,7 +133,7 @@ func (e *Exporter) rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// keep puts a profile into the spool, once for each receiver.
+// keep puts a profile into the spool, once for each receiver. It returns the errors of spool.add.
 func (e *Exporter) keep(p *profile.Profile) error {
 	var failure error
 	for _, s := range e.senders {

@@ -26,7 +26,8 @@ var ownHeaders = []string{
 }
 
 // ReadHeaders reads a file with headers, such as "Authorization: Bearer …" and "X-Scope-OrgID: …". It ignores empty
-// lines and lines that start with #. Other users must have no access to the file. The error wraps ErrHeaderFile.
+// lines and lines that start with #. It returns an error if other users have access to the file. The error wraps
+// ErrHeaderFile.
 func ReadHeaders(path string) (http.Header, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a named pipe must not block
 	if err != nil {

@@ -29,7 +29,7 @@ type protocol interface {
 	refusal(body []byte) string
 }
 
-// sender sends the batches for one receiver. A batch is a request with the profiles of one interval.
+// sender sends the batches for one receiver. A batch is a request with the series of one profile.
 type sender struct {
 	kind     string
 	log      zerolog.Logger
@@ -39,7 +39,7 @@ type sender struct {
 	timing   timing
 	spool    *spool
 	client   *http.Client
-	headers  http.Header // the last content of the file with headers; nil: the file was never read
+	headers  http.Header // content of the file with headers at the last successful read; nil: none yet
 	reported string      // the last error about the file with headers that was logged
 
 	sent, failed atomic.Uint64
@@ -48,8 +48,7 @@ type sender struct {
 // maxAnswer is the largest answer that is read, in bytes.
 const maxAnswer = 64 << 10
 
-// newSender makes a sender. It follows no redirect, because secret headers must not go to a host that was not
-// configured.
+// newSender makes a sender. It follows no redirect, because secret headers must not go to a host that was not configured.
 func newSender(kind string, base *url.URL, p protocol, cfg *Config, s *spool) *sender {
 	transport, ok := http.DefaultTransport.(*http.Transport)
 	if ok {
@@ -92,7 +91,8 @@ func (s *sender) run(ctx context.Context) {
 	}
 }
 
-// attempt sends a batch. If sending fails and a retry may succeed, attempt waits before it returns.
+// attempt sends a batch, and removes it from the spool if the receiver accepts it or finally refuses it. If a retry may
+// succeed, attempt releases the batch and waits before it returns.
 func (s *sender) attempt(ctx context.Context, b *batch, data []byte, f *failures) {
 	refused, wait, err := s.send(ctx, data)
 	var final *refusedError
@@ -118,14 +118,14 @@ func (s *sender) attempt(ctx context.Context, b *batch, data []byte, f *failures
 	}
 }
 
-// failures are the failed attempts since the last success.
+// failures has the pause and the error of the failed attempts since the last success.
 type failures struct {
 	sender   *sender
 	pause    time.Duration // grows with each failure
 	reported string        // the last error that was logged; empty: none
 }
 
-// note logs an error if it differs from the last error, and doubles the pause.
+// note logs an error if it differs from the error of the attempt before, and doubles the pause up to timing.maxPause.
 func (f *failures) note(message string, err error) {
 	if err.Error() != f.reported {
 		f.reported = err.Error()
@@ -234,7 +234,8 @@ func (s *sender) request(ctx context.Context, data []byte) (*http.Request, error
 	return r, nil
 }
 
-// readHeaders reads HeaderFile. If the worker has no permission to read the file, the last content stays in use.
+// readHeaders reads HeaderFile. If the worker has no permission to read the file, the content that it read before stays in
+// use.
 func (s *sender) readHeaders() error {
 	headers, err := ReadHeaders(s.cfg.HeaderFile)
 	switch {

@@ -24,7 +24,7 @@ type batch struct {
 	size     int64
 	path     string // file with the data; empty: the data is in the field data
 	data     []byte
-	inFlight bool // a sender sends it now; it must not be dropped
+	inFlight bool // a sender sends it now, so it must not be dropped
 }
 
 // maxMemory is the largest size of the batches in memory, in bytes.
@@ -50,15 +50,15 @@ type spool struct {
 	memory  int64
 	dropped map[string]uint64 // profiles, by type of receiver
 	added   chan struct{}     // closed and made anew when a batch is added
-	// obsolete are the paths of files that clean has to remove.
+	// obsolete are the paths of files that the method clean must remove.
 	obsolete []string
 }
 
 // errLocked means that another process uses the folder.
 var errLocked = errors.New("another worker uses the folder")
 
-// openSpool opens a folder and finds the batches in it. The result is never nil. After an error, the spool keeps new batches in
-// memory.
+// openSpool opens a folder and finds the batches in it. The result is never nil: with an error, it is a spool that keeps all
+// batches in memory.
 func openSpool(dir string, limit int64, maxAge time.Duration) (*spool, error) {
 	s := &spool{limit: limit, maxAge: maxAge, dropped: make(map[string]uint64), added: make(chan struct{})}
 	if dir == "" {
@@ -202,8 +202,7 @@ func (s *spool) makeRoom(b *batch) error {
 	return err
 }
 
-// makeMemory drops the oldest batches in memory until there is room for size more bytes within maxMemory. It reports
-// whether it succeeded.
+// makeMemory drops the oldest batches in memory until size more bytes fit into maxMemory. It reports whether they fit.
 func (s *spool) makeMemory(size int64) bool {
 	return s.dropUntil(func() bool { return s.memory+size <= maxMemory }, func(b *batch) bool { return b.path == "" })
 }
@@ -267,7 +266,7 @@ func (s *spool) drop(b *batch) {
 func (s *spool) remove(b *batch) {
 	at := slices.Index(s.batches, b)
 	if at < 0 {
-		return // dropped before
+		return // it was dropped before
 	}
 	s.batches = slices.Delete(s.batches, at, at+1)
 	s.bytes -= b.size
@@ -314,8 +313,8 @@ func (s *spool) next(kind string) (b *batch, data []byte, added <-chan struct{},
 	}
 }
 
-// take returns the oldest batch that is not in the set tried, and puts it in flight. If there is none, it returns a
-// channel that is closed when a batch is added.
+// take returns the oldest batch of a type of receiver that is not in the set tried, and marks it as in flight. If there is
+// none, it returns a channel that is closed when a batch is added.
 func (s *spool) take(kind string, tried map[*batch]bool) (b *batch, added <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -349,7 +348,7 @@ func (s *spool) expire() {
 	s.dropUntil(func() bool { return false }, func(b *batch) bool { return time.Since(b.created) > s.maxAge })
 }
 
-// release ends the flight of a batch that was not sent. The batch waits for another attempt.
+// release notes that a batch is no longer being sent, without success. The batch waits for another attempt.
 func (s *spool) release(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

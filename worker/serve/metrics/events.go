@@ -31,7 +31,7 @@ type total struct {
 	buckets [waits.Buckets]uint64
 }
 
-// totalOf returns the figures of a row. The parameter open has the waits in progress of this row; nil: none.
+// totalOf returns the figures of a row. The parameter open has the waits of this row that are still in progress; nil: none.
 func totalOf(row *waitevent.Row, open *waits.Event) total {
 	t := total{time: row.Total, calls: row.Calls, ended: row.Total, buckets: row.Buckets}
 	if open == nil {
@@ -54,8 +54,8 @@ func (t *total) add(o *total) {
 	}
 }
 
-// growth returns by how much each figure has grown since the figures in the parameter before. If a figure is lower than
-// its earlier value, it was reset in between, and its growth is not known. Then growth returns 0 for this figure.
+// growth returns by how much each figure is higher than in the parameter before, which has the figures of an earlier time. If a
+// figure is lower, it was reset in between, and its growth is not known. growth then returns 0 for this figure.
 func (t *total) growth(before *total) (g total) {
 	if t.calls > before.calls {
 		g.calls = t.calls - before.calls
@@ -99,7 +99,8 @@ func newEvents(read func() (Waits, bool)) *events {
 	}
 }
 
-// update reads the figures and adds their growth.
+// update reads the figures and adds their growth since the last call to the counters. If wait events are not timed now, it does
+// nothing.
 func (e *events) update() {
 	read, ok := e.read()
 	if e.timed = ok; !ok {
@@ -171,8 +172,8 @@ func (e *events) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// native sends the histograms of single wait events. Only scrapers that accept native histograms get them. events.Collect
-// has read the figures in the same scrape.
+// native sends the histograms of single wait events. Only scrapers that accept native histograms get them. The figures are those
+// that events.Collect has read in the same scrape.
 type native struct{ *events }
 
 // Collect sends the histograms.

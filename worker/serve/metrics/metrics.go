@@ -19,16 +19,16 @@ type Config struct {
 	Waits func() (Waits, bool)
 	// Queue reads the length of the queue; false: the length is not known.
 	Queue func() (Queue, bool)
-	// Lost reads the time for which the worker has had no sessions in the server.
+	// Lost reads for how long the worker has had no sessions in the server.
 	Lost func() Lost
-	// History reads what the recorder has done; false: nothing is recorded.
+	// History reads how many sweeps the recorder has written and lost; false: nothing is recorded.
 	History func() (History, bool)
 	// Export reads the figures of the export.
 	Export func() []Export
 }
 
-// Metrics counts the worker's captures, requests, profiles and so on. All methods may be called concurrently. On a nil Metrics,
-// the counting methods do nothing.
+// Metrics counts the worker's captures, requests, profiles and so on. All methods may be called at the same time. On a nil
+// Metrics, the counting methods do nothing.
 type Metrics struct {
 	text, protobuf prometheus.Gatherer
 
@@ -53,7 +53,7 @@ const (
 	maxBuckets   = 100
 )
 
-// New makes Metrics that are at zero.
+// New returns Metrics whose counters are zero.
 func New(cfg Config) *Metrics {
 	m := &Metrics{states: &stateNamesSeen{}}
 	vector := func(name, help string, labels ...string) *prometheus.CounterVec {

@@ -24,7 +24,7 @@ type Queue struct {
 	Oldest           time.Duration
 }
 
-// Lost has the times for which the worker has had no sessions in the server; 0: it has the sessions.
+// Lost says for how long the worker has had no sessions in the server; 0: it has the sessions.
 type Lost struct {
 	// Main is about the session for permissions and names. Queue is about the sessions for queues, and is the longest time
 	// of any database.
@@ -34,7 +34,7 @@ type Lost struct {
 // History counts the sweeps of the recorder since the start of the worker.
 type History struct {
 	Written, Lost uint64
-	// Failing is for how long no sweep could be written; 0: the last one was.
+	// Failing is the time for which no sweep could be written until now; 0: the last sweep was written.
 	Failing time.Duration
 }
 
@@ -49,7 +49,7 @@ type Export struct {
 	PendingBytes int64
 }
 
-// Describe sends nothing, because some metrics are not always sent.
+// Describe sends nothing, because the set of metrics differs between scrapes.
 func (o *own) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads the figures and sends them.

@@ -36,7 +36,7 @@ type activities struct {
 
 	mu    sync.Mutex
 	names admitted[activeKey]
-	seen  map[activeKey]bool // series that were sent once; they stay, at 0 while they have no process
+	seen  map[activeKey]bool // series that an earlier scrape has sent: each is sent again, as 0 if it has no process
 }
 
 func newActivities(read func() (Server, error)) *activities {
@@ -54,7 +54,7 @@ var stateNames = map[state.State]string{
 	state.Aborted: "aborted", state.Other: other,
 }
 
-// Describe sends nothing, because the metrics depend on what processes do.
+// Describe sends nothing, because the set of metrics depends on what processes do.
 func (a *activities) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads the processes and sends the metrics.
