@@ -11,10 +11,10 @@ import (
 // The work for a process is charged to an account, which is a user id. Usually, the account is the effective user of the
 // process. In a user namespace, the owner of the namespace can use many user ids (/etc/subuid). So for a process in a user
 // namespace, the account is the user that created the namespace. But if root created the namespace, as container engines do
-// for many persons, the account is the effective user.
+// for the containers of many persons, the account is the effective user.
 //
-// Accounts share the workers, the proofs (see proofs.go) and the lines of the log. A person with one account cannot
-// take the shares of others.
+// The accounts share the workers, the proofs (see proofs.go) and the lines of the log, so that a person with one account
+// cannot use up the shares of the others.
 
 // maxDepth is one more than the deepest nesting of user namespaces that the kernel allows (32).
 const maxDepth = 33
@@ -90,18 +90,18 @@ func (b *bucket) take(now time.Time, r rate) bool {
 	return true
 }
 
-// budget has the used part of an account's rates: for proofs, for starts of workers, and for lines of the log.
+// budget says how much of its three rates an account has used: for proofs, for starts of workers, and for lines of the log.
 type budget struct{ proofs, starts, lines bucket }
 
-// The rates of one account. A reboot, or an upgrade that restarts all servers, stays below atOnce. If a user starts
-// and ends processes all the time, this causes two proofs a second, and a start of a worker every two seconds.
+// The rates of one account. A reboot, or an upgrade that restarts all servers, needs fewer than atOnce. A user who starts
+// and ends processes all the time causes at most two proofs a second, and a start of a worker every two seconds.
 func (c Config) proofRate() rate { return rate{float64(256 + 4*c.Max), 2} }
 func (c Config) startRate() rate { return rate{float64(2 * max(c.Max, 8)), 0.5} }
 
 // lineRate is the rate of lines about the processes of one account.
 var lineRate = rate{linesAtOnce / 2, linesPerSecond / 2}
 
-// maxBudgets is the number of budgets from which on the budgets of accounts without processes are removed.
+// maxBudgets is the number of budgets from which on the supervisor removes the budgets of accounts that have no process.
 const maxBudgets = 256
 
 // budget returns the budget of an account, which it creates if there is none.

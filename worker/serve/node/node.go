@@ -1,6 +1,6 @@
-// Package node serves every PostgreSQL cluster of a host. It looks for postmasters, also in containers, and starts one
-// worker process for each. A worker has its own spool, key, limits, user id and memory. If a worker hangs or dies, the
-// others are not affected.
+// Package node serves every PostgreSQL cluster of a host. It looks for postmasters, also in containers, and starts one worker
+// process for each. Each worker has its own spool, key, limits, user id and memory. If one worker hangs or dies, the others are not
+// affected.
 //
 // The package must not know what a worker does. It opens no connection to a server.
 package node
@@ -79,8 +79,8 @@ type key struct {
 	start uint64
 }
 
-// Run serves until ctx ends, and then waits for its workers. It returns an error only if the first list of processes
-// fails.
+// Run serves until ctx ends, and then waits for its workers. It returns an error only if it cannot list the host's processes at the
+// start.
 func Run(ctx context.Context, cfg Config) error {
 	s := newSupervisor(cfg)
 	defer s.close()
@@ -108,7 +108,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// writeTime is the time limit of a write to the standard input of a worker, which may not read it.
+// writeTime is the time limit of a write to the standard input of a worker. The limit is needed because the worker may not read its
+// input.
 const writeTime = 100 * time.Millisecond
 
 // write writes a line to the standard input of a worker that runs. The kernel writes a line of up to 4096 bytes as a whole or
@@ -128,7 +129,7 @@ func (s *supervisor) reload() {
 		if c.phase != running {
 			continue
 		}
-		if err := c.write("\n"); err != nil { // a worker that has just ended reads the files when it starts again
+		if err := c.write("\n"); err != nil { // a worker that has just ended will read its files when it starts again
 			s.Log.Warn().Err(err).Str("cluster", c.DataDir).Msg("the worker was not asked to read its files again")
 			continue
 		}
@@ -145,8 +146,8 @@ func (s *supervisor) close() {
 	}
 }
 
-// The time between two looks at the processes grows while nothing happens: by one interval after each idleLooks looks,
-// up to idleFactor intervals.
+// The time between two looks at the processes grows while no process starts and no server changes: by one interval after each
+// idleLooks looks, up to idleFactor intervals.
 const (
 	idleLooks  = 10
 	idleFactor = 4
@@ -205,9 +206,9 @@ type supervisor struct {
 	scan     *scanner
 	ports    *ports
 	budgets  map[int]*budget // by account
-	idle     int             // looks since the last change
+	idle     int             // number of looks since a process has started or a server has changed
 	denied   int             // last logged number of processes that this user may not examine
-	left     int             // last logged number of processes that are left out because an account has too many
+	left     int             // last logged number of processes that are left out because their account has too many
 	slots    []slot
 	settleBy time.Time // until this time, workers start only if the proofs of the first look have ended; see settle
 	settled  bool
@@ -220,16 +221,16 @@ type supervisor struct {
 	proof func(proc string, p Process) (dataDir string, err error)
 
 	lines   bucket // limit of the lines that explain writes
-	leftOut int    // lines that explain did not write
+	leftOut int    // number of lines that explain did not write since the last report
 }
 
-// phase is the state of a cluster. A proof (see prove) verifies that its process is a postmaster.
+// phase is the state of a cluster. A proof (see the function prove) verifies that the cluster's process is a postmaster.
 type phase int
 
 const (
 	unproved phase = iota // the proof has not begun
 	proving               // a goroutine runs the proof, which may take long
-	refused               // not a postmaster, or not accessible, or the worker ended; the next proof is at the time next
+	refused               // not a postmaster, or not accessible, or its worker ended; the next proof is at the time next
 	waiting               // the proof succeeded; the worker may start at the time next
 	running               // the worker runs
 	stopping              // the worker is ending
@@ -241,9 +242,9 @@ type cluster struct {
 
 	phase   phase
 	name    string        // DataDir as first seen, before the proof has changed it
-	since   time.Time     // in the phases proving and stopping: the time at which it began
-	next    time.Time     // of the next proof, or of the start of the worker; see phase
-	pause   time.Duration // before the attempt after the next failure
+	since   time.Time     // in the phases proving and stopping: begin of this phase
+	next    time.Time     // time of the next proof, or of the start of the worker; see phase
+	pause   time.Duration // pause that follows the next failure
 	began   time.Time     // start of the worker
 	reason  uint64        // hash of the last logged reason why it has no worker
 	command *exec.Cmd
@@ -255,7 +256,7 @@ type cluster struct {
 	unwatch func()   // ends the watch for the end of the postmaster; nil: no watch
 }
 
-// event is an event of one cluster. If neither of the fields left and ended is set, it is the result of a proof.
+// event is an event of one cluster. If neither left nor ended is set, the event is the result of a proof.
 type event struct {
 	key     key
 	left    bool // the postmaster ended
@@ -289,7 +290,7 @@ func (s *supervisor) look(ctx context.Context) error {
 	return nil
 }
 
-// report logs the numbers of processes that get no worker and for which explain writes no line.
+// report logs the numbers of those processes without a worker about which explain writes no line of their own.
 func (s *supervisor) report(now time.Time) {
 	if denied := len(s.scan.denied); denied != s.denied {
 		s.denied = denied
@@ -380,7 +381,7 @@ func (s *supervisor) handle(ctx context.Context, e event) {
 	default:
 		c.phase, c.next, c.DataDir = waiting, time.Time{}, e.dataDir
 	}
-	s.startDue(ctx, time.Now()) // a worker or a proof may have freed a slot
+	s.startDue(ctx, time.Now()) // a worker or a proof that has just ended may have freed a slot
 	s.proveDue(ctx, time.Now())
 }
 
@@ -394,8 +395,8 @@ const (
 // maxReason is the largest length of the reason in a line of the log, in bytes. A hostile user can make long paths.
 const maxReason = 1024
 
-// explain logs why a cluster has no worker, unless this reason was logged last. One account can use at most half of the
-// lines.
+// explain logs why a cluster has no worker, unless it has logged the same reason for this cluster last. The processes of one
+// account can cause at most half of the lines that the log allows.
 func (s *supervisor) explain(c *cluster, reason string) {
 	hash := maphash.String(seed, reason)
 	if c.reason == hash {
@@ -438,7 +439,7 @@ func (s *supervisor) workerEnded(k key, c *cluster, err error) {
 	if time.Since(c.began) > maxPause {
 		c.pause = minPause
 	}
-	// The next attempt starts with a proof: the cluster may have got a worker that another supervisor started.
+	// The next attempt starts with a new proof, because another supervisor may have started a worker for the cluster since.
 	c.phase, c.next = refused, time.Now().Add(c.pause)
 	reason := "it ended"
 	if err != nil {
@@ -489,7 +490,7 @@ func (s *supervisor) start(ctx context.Context, k key, c *cluster) {
 	}()
 }
 
-// ended sends the end of a worker to stopAll, after ctx has ended.
+// ended reports the end of a worker to stopAll, which receives these events after ctx has ended.
 func (s *supervisor) ended(k key, err error) {
 	select {
 	case s.events <- event{key: k, ended: true, err: err}:
@@ -497,7 +498,7 @@ func (s *supervisor) ended(k key, err error) {
 	}
 }
 
-// stopAll ends every worker and waits for the ends, for twice the grace at most.
+// stopAll stops every worker and waits until all have ended, but at most for twice Config.Grace.
 func (s *supervisor) stopAll() {
 	left := 0
 	for _, c := range s.clusters {

@@ -15,9 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The supervisor opens the address of a slot before the first worker of this slot starts, and closes it only when the
-// supervisor ends. Workers inherit the socket. So while a worker ends or starts, no other program can take the address
-// and receive what clients send: their tokens. While a slot has no worker, the supervisor answers with status 503.
+// The supervisor opens the TCP address of a slot (see Config.Address) before the first worker of this slot starts, and
+// closes it only when the supervisor ends. Workers inherit the socket. So while a worker ends or starts, no other program
+// can take the address and receive the tokens that clients send. While a slot has no worker, the supervisor answers with
+// status 503.
 
 const (
 	// busyAnswer is the answer to clients while a slot has no worker.
@@ -31,7 +32,7 @@ const (
 	// maxRequest is the number of bytes that are read of a request. If a client sends more, the kernel may reset its
 	// connection.
 	maxRequest = 16 << 10
-	// minRetryPort and maxRetryPort are the pauses between attempts to open an address that is in use.
+	// The pause between attempts to open an address that is in use grows from minRetryPort to maxRetryPort.
 	minRetryPort = time.Second
 	maxRetryPort = 10 * time.Second
 )
@@ -71,7 +72,8 @@ func (p *ports) give(slot int) *os.File {
 	return file
 }
 
-// listen opens the address of a slot, unless it is open. It reports whether the address is open then.
+// listen opens the address of a slot, unless it is open. It reports whether the address is open at the end of the call.
+// After a failure, it tries again only after a pause.
 func (p *ports) listen(slot int, now time.Time) bool {
 	held := p.open[slot]
 	if held == nil {
@@ -130,7 +132,7 @@ func (p *ports) answer(slot int) {
 	}
 }
 
-// endAnswers ends the answers of the supervisor. Then a worker accepts the clients.
+// endAnswers ends the answers of the supervisor. After that, a worker accepts the clients.
 func (p *port) endAnswers() {
 	if p.stop != nil {
 		p.stop()
@@ -148,8 +150,8 @@ func (p *ports) close() {
 	}
 }
 
-// refuseClients answers the clients of a listener until its deadline. Its cost does not grow with the number of
-// clients.
+// refuseClients answers the clients of a listener until its deadline. It answers at most maxAnswers clients at a time,
+// closes the other connections, and pauses between two clients. So its cost does not grow with the number of clients.
 func refuseClients(listener *net.TCPListener) {
 	slots := make(chan struct{}, maxAnswers)
 	for {
@@ -189,8 +191,8 @@ func refuseClient(conn net.Conn) {
 	}
 }
 
-// openPorts tries again to open addresses that were in use when the worker of their slot started. If that succeeds, it
-// restarts the worker with its listener.
+// openPorts tries again to open the addresses of slots whose worker runs without a listener because the address was in use.
+// If that succeeds, it restarts the worker, which then gets the listener.
 func (s *supervisor) openPorts(now time.Time) {
 	if s.ports.address == nil {
 		return
@@ -206,11 +208,11 @@ func (s *supervisor) openPorts(now time.Time) {
 	}
 }
 
-// mostPorts bounds the line of sendPorts to less than 4096 bytes.
+// mostPorts limits the number of ports in a line of sendPorts, so that the line has less than 4096 bytes (see write).
 const mostPorts = 600
 
-// sendPorts gives each worker the ports of all workers of this host with a listener, if they have changed. A worker that has
-// ended, and is about to be started again, keeps its place in the list.
+// sendPorts gives each worker the ports of all workers of this host with a listener, if they have changed since the worker's
+// last line. A worker that has ended, and is about to be started again, keeps its place in the list.
 func (s *supervisor) sendPorts() {
 	if s.ports.address == nil {
 		return

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// reach returns a path by which this process reaches a directory. The parameter path is the directory's path in the
-// view of the process pid. The result is the same path if both processes have the same root directory.
+// reach returns a path by which this process reaches a directory. The parameter path is the directory's path as the
+// process pid sees it. The result is the same path if both processes have the same root directory.
 func reach(proc string, pid int, path string) string {
 	root := filepath.Join(proc, strconv.Itoa(pid), "root")
 	if strings.HasPrefix(path, root+"/") {
@@ -37,7 +37,7 @@ func sameFile(a, b string) bool {
 var errServed = errors.New("another worker serves this cluster")
 
 // prove verifies that p is the postmaster of its data directory and that no worker serves it. It returns a path by
-// which this process reaches the directory, also with an error.
+// which this process reaches the directory, even if it also returns an error.
 func prove(proc string, p Process) (dataDir string, err error) {
 	dir := reach(proc, p.PID, p.DataDir)
 	c, err := pgcluster.ByPostmaster(dir, p.PID)

@@ -28,7 +28,7 @@ type proofs struct {
 	ofUser     map[int]int
 }
 
-// countProofs counts the proofs that run now.
+// countProofs counts the proofs that run at the time now.
 func (s *supervisor) countProofs(now time.Time) proofs {
 	n := proofs{ofUser: map[int]int{}}
 	for _, c := range s.clusters {
@@ -48,8 +48,9 @@ func (n *proofs) add(c *cluster, now time.Time) {
 	}
 }
 
-// proveDue starts proofs while slots are free. The account with the fewest running proofs comes first, then a process
-// that had no proof yet, then the longest wait. So many processes of one user do not delay the others.
+// proveDue starts proofs while slots are free. A process of the account with the fewest running proofs comes first; of
+// these, a process that had no proof yet; of these, the process that has waited longest. So many processes of one user
+// do not delay the others.
 func (s *supervisor) proveDue(ctx context.Context, now time.Time) {
 	n := s.countProofs(now)
 	for n.slots < proofSlots && n.all < maxHanging {

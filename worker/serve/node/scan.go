@@ -39,7 +39,7 @@ const (
 // Limits of the candidates: processes that may be postmasters. Each candidate needs some kilobytes of memory.
 const (
 	maxCandidates       = 8192
-	maxCandidatesOfUser = 512 // of one account; 2*Config.Max if this is more; fewer if there are many accounts
+	maxCandidatesOfUser = 512 // of one account; 2*Config.Max if that is more; fewer if there are many accounts
 	minCandidatesOfUser = 16
 	// maxDirectory is the longest path of a data directory, in bytes. PostgreSQL's own limit is 1,024 (MAXPGPATH), for
 	// the path that the server sees.
@@ -55,7 +55,7 @@ type scanner struct {
 	ofUser map[int]int       // number of processes in found, by account
 	young  map[int]time.Time // new processes: until when each is examined again, by process id
 	denied map[int]bool      // servers that this user may not examine
-	left   int               // number of candidates left out because their account, or all accounts, have too many
+	left   int               // number of candidates left out because their account, or all together, have too many
 
 	newest             int // newest process id at the last look; 0: unknown
 	nextFull, nextLook time.Time
@@ -67,7 +67,8 @@ func newScanner(cfg Config) *scanner {
 	}
 }
 
-// look examines new processes or, from time to time, all processes. It reports whether it has examined any.
+// look examines new processes or, from time to time, all processes. It reports whether it has examined any. If it is called too
+// early after a costly look, it does nothing.
 func (s *scanner) look(now time.Time) (examined bool, err error) {
 	if now.Before(s.nextLook) {
 		return false, nil
@@ -153,7 +154,7 @@ func (s *scanner) lookAtAll() error {
 	return nil
 }
 
-// lookAtNew examines the processes with new ids.
+// lookAtNew examines the processes whose ids are in the range from..to of new ids.
 func (s *scanner) lookAtNew(from, to int, now time.Time) {
 	for pid := from; pid <= to; pid++ {
 		s.forget(pid)
@@ -163,7 +164,7 @@ func (s *scanner) lookAtNew(from, to int, now time.Time) {
 	}
 }
 
-// lookAtYoung examines young processes again.
+// lookAtYoung examines the processes in s.young again, and forgets those that are no longer young (see youngLooks).
 func (s *scanner) lookAtYoung(now time.Time) {
 	for pid, until := range s.young {
 		if now.After(until) {
@@ -274,7 +275,7 @@ func (s *scanner) isChild(parent int, cwd, exe string) bool {
 
 const deleted = " (deleted)"
 
-// programName returns the name of the program to which the link exe leads. The program may have been deleted.
+// programName returns the name of the program to which the link exe leads. It also works if the file of the program was deleted.
 func programName(exe string) string { return filepath.Base(strings.TrimSuffix(exe, deleted)) }
 
 // isCalledServer reports whether the name of a process (comm) is a usual name of the server's program. All users can read the name
@@ -301,10 +302,10 @@ func signals(numbers ...unix.Signal) (set uint64) {
 // handled are signals for which postmasters of all versions have a handler.
 var handled = signals(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGCHLD)
 
-// actsAsPostmaster reports whether a process may be a postmaster whose program has any name: a fork of PostgreSQL, a
-// wrapped program, or a program that the dynamic loader runs as its argument. It compares signals and excludes most
-// other processes, so that the supervisor need not read files in their directories. Only prove decides, by these files.
-// PostgreSQL does not run as root.
+// actsAsPostmaster reports whether a process may be a postmaster whose program has any name: a fork of PostgreSQL, a wrapped
+// program, or a program that the dynamic loader runs as its argument. It compares signals and excludes most other processes, so
+// that the supervisor need not read files in their directories. Only the function prove decides whether the process is a
+// postmaster: it reads these files. PostgreSQL does not run as root.
 func actsAsPostmaster(status process.Status) bool {
 	return status.UID[1] != 0 && status.SigCgt&handled == handled && status.SigIgn&signals(unix.SIGPIPE) != 0
 }

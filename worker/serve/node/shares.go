@@ -53,7 +53,7 @@ func (s *supervisor) due(now time.Time) (due []key) {
 	return due
 }
 
-// workers counts the workers of clusters in these phases: by account, and all.
+// workers counts the clusters that are in one of these phases, by account and all together.
 func (s *supervisor) workers(phases ...phase) (ofAccount map[int]int, all int) {
 	ofAccount = map[int]int{}
 	for _, c := range s.clusters {
@@ -65,7 +65,7 @@ func (s *supervisor) workers(phases ...phase) (ofAccount map[int]int, all int) {
 	return ofAccount, all
 }
 
-// choose divides the list due: chosen has the clusters that get the free workers, and rest has the other clusters.
+// choose divides the clusters in the list due: chosen has the clusters that get a worker now, and rest has the others.
 func (s *supervisor) choose(due []key) (chosen, rest []key) {
 	have, all := s.workers(running, stopping)
 	s.sortByName(due)
@@ -108,7 +108,7 @@ func (s *supervisor) makeRoom(rest []key) {
 		wanted[s.clusters[k].Account]++
 	}
 	share := shares(wanted, have, s.Max)
-	missing := -ending // workers that are ending already make room
+	missing := -ending // each worker that is ending already makes room for one
 	for _, k := range rest {
 		if account := s.clusters[k].Account; have[account] < share[account] {
 			have[account]++

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// slot has the last user of a slot (see Config.Command): the process, its user id and the data directory. The path of a directory
-// is not unique, because each container has its own paths, and any user can imitate a path in a mount namespace. So a slot
-// is kept for a path together with a user id.
+// slot describes the server whose worker had a slot (see Config.Command) last: its process, its user id and its data directory.
+// The path of a directory is not unique, because each container has its own paths, and any user can imitate a path in a mount
+// namespace. So a slot is kept for a path together with a user id.
 type slot struct {
 	name  string
 	owner int
 	by    key
-	last  time.Time // the start or the end of the last worker
+	last  time.Time // time of the start or the end of its last worker
 }
 
-// settle reports whether workers may start. At first they wait for the proofs of all processes of the first look that
-// have the name of a server, for proofTime at most. So the slots follow the order of the data directories, not the
-// order in which proofs end.
+// settle reports whether workers may start. After the start of the supervisor, they wait until the proofs of all processes of
+// the first look with the name of a server have ended, but at most proofTime. So the slots follow the order of the data
+// directories, not the order in which proofs end.
 func (s *supervisor) settle(now time.Time) bool {
 	if s.settled {
 		return true

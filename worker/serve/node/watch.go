@@ -30,7 +30,7 @@ func (s *supervisor) watch(ctx context.Context, k key) (end func()) {
 			return err == nil && n > 0 || hasEnded(k)
 		})
 		if err != nil {
-			return // the watch was ended
+			return // endWatch was called
 		}
 		select {
 		case s.events <- event{key: k, left: true}:

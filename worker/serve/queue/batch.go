@@ -36,10 +36,10 @@ const roleJobs = 1
 // ratePause is the time for which the requests of a role stay in the queue after the role has exceeded its rate.
 const ratePause = 100 * time.Millisecond
 
-// batch claims requests, runs them, and writes the results that are ready within Config.Grace. A slow request
-// continues without a claim, and is claimed again when it is done. So a transaction is short, however long a capture
-// takes. more reports whether the caller should call batch again at once. captures is the context of the requests, which may
-// run longer than the batch.
+// batch claims requests, runs them, and writes the results that are ready within Config.Grace. A request that takes longer
+// continues without its claim, and batch claims it again when its result is ready. So each transaction is short, however
+// long a capture takes. more reports whether the caller should call batch again at once. captures is the context of the
+// requests, which may run longer than the batch.
 func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
 	s.found = 0
 	slow := s.unfinished()
@@ -158,7 +158,7 @@ func (s *session) withinRate(r Request) bool {
 // internalError is the SQLSTATE of unexpected errors.
 const internalError = "XX000"
 
-// carryOut runs a request. If that panics, the result of the request is a failure, and the request is not repeated.
+// carryOut runs a request. After a panic, the result of the request is a failure, and the request is not repeated.
 func (s *session) carryOut(ctx context.Context, j *job) {
 	if err := host.Catch("a queued request", func() error {
 		j.result = s.cfg.Handle(ctx, j.request)
@@ -232,7 +232,7 @@ func (s *session) busy(role uint32) bool {
 	return n >= roleJobs*s.cfg.Batch
 }
 
-// deferred returns the roles that have exceeded their rate and whose pause has not ended.
+// deferred returns the roles that have exceeded their rate and whose pause (see ratePause) has not ended.
 func (s *session) deferred() []uint32 {
 	roles := make([]uint32, 0, len(s.overRate))
 	now := time.Now()
@@ -246,8 +246,8 @@ func (s *session) deferred() []uint32 {
 	return roles
 }
 
-// dropDeleted removes finished jobs whose request no longer exists. The list requests must have all requests of the
-// queue, except those with an id in the list passed.
+// dropDeleted removes finished jobs whose request was deleted from the queue. The list requests must have all requests of
+// the queue, except those with an id in the list passed.
 func (s *session) dropDeleted(requests []Request, passed []int64) {
 	if len(s.jobs) == 0 {
 		return

@@ -9,17 +9,17 @@ import (
 )
 
 // budget limits the number of sessions of all queues together. If there are more databases than sessions, the databases take
-// turns: a session that has run long enough ends, and the database that has waited longest gets a session.
+// turns: a session that has run for its time (see stay) ends, and the database that has waited longest gets a session.
 type budget struct {
-	// While other databases wait, a session may run for the time stay multiplied by the number of sessions. It may run
-	// shorter if resize lowers the limit. So the server gets at most one new session in each time stay, however many
+	// While other databases wait, a session may run for the time stay multiplied by the largest number of sessions. Its time
+	// is shorter if resize lowers this number. So the server gets at most one new session in each time stay, however many
 	// databases there are.
 	stay time.Duration
 
 	mu      sync.Mutex
 	limit   int
 	leases  []*lease // the oldest first
-	waiting []*claim // by due, the earliest first
+	waiting []*claim // in the order of the field due, the earliest first
 	timer   *time.Timer
 }
 
@@ -31,7 +31,8 @@ type lease struct {
 	signal chan struct{} // wakes the session
 }
 
-// urgentTurns is the number of stays by which an urgent claim is moved forward, as if it had waited so much longer.
+// urgentTurns says how far an urgent claim is moved forward in the line: as if it had been made this number of the times stay
+// earlier.
 const urgentTurns = 10
 
 // claim is a database's place in the line for a lease. A database makes a new claim when its last lease has ended.
@@ -50,7 +51,8 @@ func (l *lease) wake() {
 	}
 }
 
-// acquire waits for a lease. An urgent claim goes before claims that have not waited for long; see urgentTurns.
+// acquire makes a claim and waits for its lease. An urgent claim goes before claims that have not waited for long; see
+// urgentTurns.
 func (b *budget) acquire(ctx context.Context, database string, urgent bool) (*lease, error) {
 	c := &claim{database: database, due: time.Now(), granted: make(chan *lease, 1)}
 	b.mu.Lock()
@@ -119,7 +121,8 @@ func (b *budget) used() int {
 	return len(b.leases)
 }
 
-// reassign grants free leases to the claims that wait. If claims remain, it asks the oldest sessions to end; see lease.leave.
+// reassign grants free leases to the claims that wait. If there are more sessions than the limit, it asks the oldest sessions
+// to end. If claims remain, it asks sessions to end whose time (see stay) is over.
 func (b *budget) reassign() {
 	now := time.Now()
 	for len(b.waiting) > 0 && len(b.leases) < b.limit {

@@ -19,7 +19,8 @@ type Request struct {
 	// dropped.
 	Caller     uint32
 	CallerName string
-	// Superuser means that the role is a superuser now. Granted means that the role may make requests now.
+	// Superuser means that the role is a superuser at the time of the claim. Granted means that the role may make requests
+	// at that time.
 	Superuser bool
 	Granted   bool
 	// Backend is the pid of the requesting backend.
@@ -51,8 +52,8 @@ type Result struct {
 	Hint     string
 }
 
-// Server runs a function in the worker's main session. If the session breaks, Server repeats the function in the next
-// session. cluster.OrdinaryConn implements it.
+// Server runs a function in the worker's main session. If the session breaks meanwhile, Server runs the function again in
+// the next session. cluster.OrdinaryConn implements it.
 type Server interface {
 	Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }

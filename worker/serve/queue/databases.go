@@ -44,10 +44,11 @@ func New(cfg Config) *Queue {
 type database struct {
 	oid  uint32
 	name string
-	// wanted means that another session has locked the database to drop, rename or copy it, and waits for other
-	// sessions to end.
+	// wanted means that a session of another program has locked the database to drop, rename or copy it, and waits until the
+	// other sessions in the database end.
 	wanted bool
-	// limit is the database's CONNECTION LIMIT; below 0: no limit. others is the number of sessions of other programs.
+	// limit is the database's CONNECTION LIMIT; below 0: no limit. others is the number of sessions of other programs in the
+	// database.
 	limit, others int
 }
 
@@ -87,7 +88,7 @@ func (q *Queue) scan(ctx context.Context) bool {
 	}
 	found, exist, slots, recovering, err := q.databases(ctx)
 	if err != nil {
-		return false // the main session logs the error; existing sessions continue
+		return false // the main session logs the error; the sessions of the queue continue
 	}
 	if !recovering {
 		q.share(slots, found)
@@ -101,7 +102,7 @@ func (q *Queue) scan(ctx context.Context) bool {
 		names[d.name] = true
 		k := q.loops[d.oid]
 		if d.wanted || d.full() || k != nil && k.name != d.name {
-			continue // after a rename, a later scan starts a loop with the new name
+			continue // the database was renamed: a later scan starts a loop with the new name
 		}
 		there[d.oid] = true
 		if k == nil {
@@ -124,8 +125,8 @@ func (q *Queue) scan(ctx context.Context) bool {
 // warnEvery is the shortest interval of messages about scarce slots.
 const warnEvery = time.Minute
 
-// share sets the number of sessions that are allowed now: the worker's limit without its main session, or fewer if
-// other clients need the connection slots.
+// share sets the number of sessions that the queue may have now: Config.Sessions without the main session, or fewer if other
+// clients need the connection slots.
 func (q *Queue) share(slots cluster.Slots, found []database) {
 	most := q.cfg.Sessions
 	if most <= 0 {
@@ -281,7 +282,7 @@ type databaseLoop struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	soon   chan struct{}
-	known  bool // the database was served before, and that was logged
+	known  bool // the queue has served the database before and has logged that
 	// backend is the pid of the session's server process; 0 if there is no session.
 	backend atomic.Int32
 }
@@ -304,8 +305,8 @@ func (q *Queue) startLoop(ctx context.Context, d database) *databaseLoop {
 	return k
 }
 
-// runLoop serves a database until ctx ends. If there is no queue or no free session, it checks again after growing
-// pauses.
+// runLoop serves a database until ctx ends. If the database has no queue, or no session can be opened, it tries again after
+// growing pauses.
 func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
 	log := q.cfg.Log.With().Str("database", k.name).Logger()
 	logged := ""
@@ -340,7 +341,7 @@ func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
 			logged = err.Error()
 		}
 		if served && err == nil {
-			continue // the session ended to let another database have one: wait for the next lease at once
+			continue // the session ended so that another database can have one: wait for a lease again at once
 		}
 		if !q.pauseLoop(ctx, k, pause) {
 			return

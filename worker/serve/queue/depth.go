@@ -82,7 +82,7 @@ func (d *Depths) stale(of *depth, now time.Time) bool {
 	return now.Sub(of.measured) > validFor+validForDatabase*time.Duration(len(d.databases))
 }
 
-// set stores a measurement of a session.
+// set stores the length of a queue that its session has measured.
 func (d *Depths) set(database string, of depth) {
 	of.measured = time.Now()
 	of.next = of.measured.Add(measureEvery)
@@ -102,10 +102,10 @@ func (d *Depths) edit(f func()) {
 	f()
 }
 
-// skip notes that the length of a queue is not known now, although the queue has a session.
+// skip notes that the length of a queue could not be measured, although the queue has a session.
 func (d *Depths) skip(database string) { d.set(database, depth{unknown: true}) }
 
-// expect notes that a database may have a queue.
+// expect notes that a database may have a queue. It does nothing if the database is known already.
 func (d *Depths) expect(database string) {
 	d.edit(func() {
 		if d.databases[database] == nil {
@@ -114,8 +114,8 @@ func (d *Depths) expect(database string) {
 	})
 }
 
-// open notes that a queue has a session. If the queue had lost its session or is new, its length is not known until it is
-// measured.
+// open notes that a queue has got a session. If the queue is new or had lost its session before, its length is not
+// known until it is measured.
 func (d *Depths) open(database string) {
 	d.edit(func() {
 		of := d.databases[database]
@@ -146,7 +146,7 @@ func (of *depth) lose() {
 func (d *Depths) forget(database string) { d.edit(func() { delete(d.databases, database) }) }
 
 // retain forgets the databases that are not in the map exists. For every other database it calls the callback served.
-// If this returns false, retain notes that the database has lost its session.
+// If served returns false, retain notes that the database's queue has lost its session.
 func (d *Depths) retain(exists map[string]bool, served func(database string) bool) {
 	d.edit(func() {
 		for name, of := range d.databases {
@@ -169,7 +169,7 @@ func (d *Depths) end() {
 	})
 }
 
-// due reports whether it is time to measure the length of a queue again.
+// due reports whether it is time to measure the length of a database's queue again.
 func (d *Depths) due(database string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -194,7 +194,7 @@ func (s *session) measure(ctx context.Context) error {
 	err := s.withTimeout(ctx, func(ctx context.Context) error { return runGuarded(ctx, s.conn, &figures, depthSQL) })
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && !errors.Is(err, errAbsent) {
-		// Another session may have locked the table for long. The queue is served nevertheless.
+		// A session of another program may lock the table for a long time. The queue is served nevertheless.
 		s.log.Debug().Err(err).Msg("the length of the queue is not known")
 		d.skip(s.database)
 		return s.withTimeout(ctx, func(ctx context.Context) error {

@@ -22,8 +22,8 @@ type Row struct {
 
 // The limits of the journal.
 const (
-	journalBytes = 4 << 20                // memory of the unwritten rows of one database
-	journalTotal = 32 << 20               // memory of the unwritten rows of all databases
+	journalBytes = 4 << 20                // bytes of memory for the unwritten rows of one database
+	journalTotal = 32 << 20               // bytes of memory for the unwritten rows of all databases
 	journalText  = 1 << 10                // length to which a text is cut, in bytes
 	journalBatch = 500                    // rows written at once
 	journalPause = 200 * time.Millisecond // interval of the writes
@@ -34,10 +34,10 @@ const (
 // database that cannot be reached does not affect them. A Journal is safe for concurrent use. Its zero value is ready.
 type Journal struct {
 	mu       sync.Mutex
-	off      bool // rows cannot be written, because of recovery
+	off      bool // rows cannot be written, because the server is in recovery
 	places   map[string]*place
 	bytes    int                   // of all rows
-	dropped  map[string]int        // dropped rows, by database
+	dropped  map[string]int        // number of rows dropped since the last call of lost, by database
 	newcomer func(database string) // see onNewcomer; nil: none
 }
 
@@ -97,8 +97,8 @@ func (j *Journal) Add(database string, row Row) {
 	}
 }
 
-// makeRoom makes room for size more bytes of p, if all databases together have too many. It drops the newest rows of
-// the database with the most bytes. If this database is p, it returns false.
+// makeRoom makes room for size more bytes of p within journalTotal. To do so, it drops the newest rows of the database with
+// the most bytes. If p is that database, makeRoom returns false.
 func (j *Journal) makeRoom(p *place, size int) bool {
 	for j.bytes+size > journalTotal {
 		name, largest := "", p
@@ -139,14 +139,15 @@ func (j *Journal) place(database string) *place {
 	return p
 }
 
-// attach makes a session the writer of its database's rows.
+// attach makes s the session that writes its database's rows.
 func (j *Journal) attach(s *session) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.place(s.database).owner = s
 }
 
-// detach makes a session no longer the writer, unless another session has replaced it.
+// detach notes that no session writes the rows of the database of s. It does nothing if another session has replaced s as the
+// writer.
 func (j *Journal) detach(s *session) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -217,7 +218,8 @@ func (j *Journal) take(database string) []Row {
 	return rows
 }
 
-// putBack adds rows again that take has removed but that could not be written. If they have no room now, it drops them.
+// putBack returns rows to the journal that take has removed but that could not be written. It drops the rows that have no room
+// any more.
 func (j *Journal) putBack(database string, rows []Row) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

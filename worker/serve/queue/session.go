@@ -22,8 +22,8 @@ const (
 	leaveTimeout = 15 * time.Second
 	// endTimeout is the time limit of an operation after the session has to end.
 	endTimeout = time.Second
-	// claimPause is the shortest time between two claims that notifications cause, if the earlier claim found no request.
-	// It limits the cost of useless notifications, which every role that can connect may send.
+	// claimPause is the shortest time between two claims that notifications cause, if the earlier claim found no request. It
+	// limits the cost of notifications without a request, which every role that can connect to the database may send.
 	claimPause = 50 * time.Millisecond
 	// Old rows are removed after pruneEvery, or after pruneAfter new rows.
 	pruneEvery = time.Minute
@@ -34,7 +34,7 @@ const (
 	pruneBatch = 2000
 )
 
-// session is the worker's session in one database. Only one goroutine uses it, except that all may call wake.
+// session is the worker's session in one database. Only one goroutine uses it, except that every goroutine may call wake.
 type session struct {
 	cfg      *Config
 	log      zerolog.Logger
@@ -43,9 +43,9 @@ type session struct {
 	ascii    bool // the database accepts only ASCII
 
 	jobs     map[int64]*job       // requests that run, or whose results are not written yet, by id
-	overRate map[uint32]time.Time // roles over their rate, with the end of their pause
+	overRate map[uint32]time.Time // roles that have exceeded their rate, with the end of their pause
 	notified bool                 // a notification has arrived since the last claim
-	found    int                  // number of requests of the last claim
+	found    int                  // number of requests that the last claim found
 	emptied  time.Time            // when a notification last caused a claim that found no request
 	lease    *lease               // the right to have this session; its signal wakes the session
 	written  int                  // rows written since the last prune
@@ -112,7 +112,7 @@ func (s *session) run(ctx context.Context) error {
 // about later requests.
 func (s *session) serve(ctx context.Context) error {
 	jobs, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop() // abandon running requests: another session claims them again
+	defer stop() // abandon the requests that still run: another session will claim them again
 	err := s.withTimeout(ctx, func(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, "LISTEN "+channel)
 		return err
@@ -131,7 +131,8 @@ func (s *session) serve(ctx context.Context) error {
 	return err
 }
 
-// renew makes a new key if the extension has a key (version 1.1) that was made for another cluster and copied by pg_upgrade.
+// renew makes a new key if the extension keeps a key in the database (version 1.1) and pg_upgrade has copied this key from
+// another cluster.
 func (s *session) renew(ctx context.Context) error {
 	var keyed, renewed bool
 	if err := s.conn.QueryRow(ctx, keyedSQL).Scan(&keyed); err != nil || !keyed {
@@ -140,13 +141,13 @@ func (s *session) renew(ctx context.Context) error {
 	return runGuarded(ctx, s.conn, &renewed, renewSQL)
 }
 
-// mustLeave reports whether the session has to end, because another database waits for a session. The session stays for at most
+// mustLeave reports whether the session has to end because the budget has asked it to leave. The session stays for at most
 // leaveTimeout to finish running requests, because otherwise another session would run them again.
 func (s *session) mustLeave() bool {
 	return s.lease.leave.Load() && (len(s.jobs) == 0 || time.Since(s.lease.asked) > leaveTimeout)
 }
 
-// runPending runs all pending work. It returns earlier if the session must leave.
+// runPending does all pending work: requests, the journal and housekeeping. It returns earlier if the session must leave.
 func (s *session) runPending(ctx, jobs context.Context) error {
 	for more := true; more && ctx.Err() == nil; more = more && !s.mustLeave() {
 		s.pauseClaims(ctx)
@@ -170,7 +171,7 @@ func (s *session) runPending(ctx, jobs context.Context) error {
 		if err := s.measure(ctx); err != nil {
 			return err
 		}
-		more = more || s.notified // checked last, because a notification may arrive during each step above
+		more = more || s.notified // read here, because a notification may have arrived during the steps above
 	}
 	return nil
 }
@@ -307,16 +308,16 @@ func (s *session) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	last, err := s.conn.PgConn().Hijack()
-	if err != nil { // the connection is closed or busy
+	if err != nil { // the connection is closed already, or still busy
 		_ = s.conn.Close(ctx)
 		return
 	}
-	defer func() { _ = last.Conn.Close() }() // the session has nothing unwritten
+	defer func() { _ = last.Conn.Close() }() // no error matters: everything is written
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = last.Conn.SetDeadline(deadline)
 	}
 	last.Frontend.Send(&pgproto3.Terminate{})
 	if last.Frontend.Flush() == nil {
-		_, _ = io.Copy(io.Discard, last.Conn) // the server closes the connection last
+		_, _ = io.Copy(io.Discard, last.Conn) // wait until the server has closed the connection
 	}
 }

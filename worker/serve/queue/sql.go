@@ -43,18 +43,18 @@ SELECT (SELECT extversion FROM pg_extension WHERE extname = 'pg_stat_backtrace')
                    WHERE class = 'pg_proc'::regclass AND NOT has_function_privilege(object, 'EXECUTE'))
 `
 
-// hold prevents a DROP of the extension until the transaction ends. guard then fails unless the locked table and the
-// functions belong to the extension. Without guard, a database owner could drop the extension and make functions with the same
-// names. The worker would run these with its own privileges, which often are a superuser's.
+// hold prevents a DROP of the extension until the transaction ends. After that, the statement guard fails unless the locked
+// table and the functions belong to the extension. Without guard, a database owner could drop the extension and make functions
+// with the same names. The worker would run these with its own privileges, which often are a superuser's.
 const (
 	begin = `BEGIN READ WRITE`
 	hold  = `LOCK TABLE backtrace.request IN ACCESS SHARE MODE`
 	guard = needed + `
 SELECT 1 / ((SELECT count(*) FROM owned) = (SELECT count(*) FROM needed))::int`
 	commit = `COMMIT`
-	// DROP EXTENSION and this transaction both lock the objects one after another, so a deadlock is possible. The
-	// lock timeout is shorter than the server's deadlock timeout, so that the worker gives way. The commit waits for
-	// NOTIFY's lock without a timeout.
+	// DROP EXTENSION and this transaction both lock the objects one after another, so a deadlock is possible. The lock timeout
+	// is shorter than the server's deadlock timeout, so that this transaction fails and not the DROP EXTENSION. The commit
+	// waits for NOTIFY's lock without a timeout.
 	shortLockTimeout = `SET LOCAL lock_timeout = '300ms'`
 	noLockTimeout    = `SET LOCAL lock_timeout = 0`
 )
@@ -72,8 +72,7 @@ const (
 	asynchronousCommit = `SET LOCAL synchronous_commit = off` // a crash may lose the last of these rows without harm
 )
 
-// errAbsent means that the database does not have the extension in a version with a queue, or that this role may not
-// use it.
+// errAbsent means that the database has no extension with a queue, or that the worker's role may not use the queue.
 var errAbsent = errors.New("no queue here")
 
 // errNone is errAbsent for a database without the extension.
@@ -135,5 +134,5 @@ func runGuarded(ctx context.Context, conn *pgx.Conn, into any, sql string, args 
 	} else if _, err := results.Exec(); err != nil {
 		return err
 	}
-	return results.Close() // also reads the results of the last two statements
+	return results.Close() // also returns an error of the last two statements
 }

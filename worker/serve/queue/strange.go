@@ -12,11 +12,11 @@ import (
 	"pg_stat_backtrace/sql"
 )
 
-// strangeSQL lists differences between the extension's objects and its scripts: in privileges, owners, and row security.
-// Default privileges may have caused them. It knows the objects of versions 1.1 and 1.2. It does not list privileges of users on
-// the functions and the views for them, or privileges of the worker's role on the functions that the worker calls. All
-// privileges on the views for users are harmless: these views are not updatable, and the owner's functions do not write to
-// them. The query sql.Foreign lists objects that the scripts did not make.
+// strangeSQL lists differences between the extension's objects and its scripts: in privileges, owners, and row security. Default
+// privileges may have caused the differences. The query knows the objects of versions 1.1 and 1.2. It does not list privileges of
+// users on the functions and the views for them, or privileges of the worker's role on the functions that the worker calls. All
+// privileges on the views for users are harmless: these views are not updatable, and the owner's functions do not write to them.
+// The query sql.Foreign lists objects that the scripts did not make.
 //
 //nolint:dupword // SQL
 const strangeSQL = `
@@ -74,8 +74,8 @@ ORDER BY 1`
 // maxStrange is the largest number of differences in an error or a report.
 const maxStrange = 20
 
-// errStrange means that the extension's objects differ from its scripts. Functions that run with their owner's privileges could
-// then do too much, or could be called by the wrong roles.
+// errStrange means that the extension's objects differ from its scripts. Because of such a difference, functions that run with
+// their owner's privileges could do too much, or the wrong roles could call them.
 var errStrange = errors.New("objects of the extension are not as its script made them")
 
 // Strange returns the differences between the extension's objects in the connection's database and its scripts. Each

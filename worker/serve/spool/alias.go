@@ -8,14 +8,14 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// The alias is a symbolic link in the data directory that leads to the spool directory. The server writes requests
-// through it. If a write fails, PostgreSQL's own error names the file, and before version 17 a parallel query cannot
-// catch that error. With the alias, the error shows no path of the host. The link is in a directory that base backups
-// leave out.
+// The alias is a symbolic link in the data directory that leads to the spool directory. The server writes requests through
+// it. If a write fails, PostgreSQL's own error names the file, and before version 17 a parallel query cannot catch that
+// error. With the alias, the error shows no path of the host, only the path of the link. The link is in a directory that base
+// backups leave out.
 const (
 	aliasDir  = "pg_stat_tmp"
 	aliasLeaf = "pg_stat_backtrace"
-	aliasPath = "/proc/self/cwd/" + aliasDir + "/" + aliasLeaf // every server process works in the data directory
+	aliasPath = "/proc/self/cwd/" + aliasDir + "/" + aliasLeaf // the working directory of each server process is the data directory
 )
 
 // alias makes the link if it is missing or wrong, and returns the path through which requests are written. It returns
@@ -53,12 +53,12 @@ func (s *Spool) openAliasDir() (*rootfs.Dir, error) {
 func (s *Spool) dropAlias() error {
 	dir, err := s.openAliasDir()
 	if err != nil {
-		return nil // without the directory there is no link
+		return nil // without its directory, the link does not exist
 	}
 	defer func() { _ = dir.Close() }()
 	present, err := os.Readlink(dir.Join(aliasLeaf))
 	if err != nil || present != s.dir.name {
-		return nil // missing, or it belongs to another spool
+		return nil // the link is missing, or belongs to another spool
 	}
 	return os.Remove(dir.Join(aliasLeaf))
 }

@@ -47,7 +47,7 @@ const unicodeEncoding = "UTF8"
 func (a Answer) encode(encoding string) []byte {
 	a = a.checked()
 	data := a.fields(encoding)
-	if len(data) > limits.MaxAnswer+separators { // possible, because an escape is longer than its character
+	if len(data) > limits.MaxAnswer+separators { // possible, because an escape such as \x1f is longer than the character
 		data = tooLarge().fields(encoding)
 	}
 	return data
@@ -77,7 +77,8 @@ func (a Answer) fields(encoding string) []byte {
 	return []byte(b.String())
 }
 
-// checked returns the answer, or an error in its place if it is too large or SQL cannot raise it.
+// checked returns the answer a. If a is too large, or is a warning or an error that SQL cannot raise, checked returns
+// an error answer in place of a.
 func (a Answer) checked() Answer {
 	switch {
 	case len(a.Message)+len(a.Detail)+len(a.Hint)+len(a.Text)+size(a.Rows) > limits.MaxAnswer:

@@ -16,14 +16,14 @@ type call struct {
 	backend int
 	who     limits.Who
 	written time.Time       // modification time of the request file
-	begun   time.Time       // written, by the monotonic clock
+	begun   time.Time       // the same time, by the monotonic clock
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	cancel  context.CancelFunc
 	ended   chan struct{}          // closed when the handler has returned
 	slot    atomic.Pointer[func()] // releases the handler's slot in Spool.slots; nil: the handler has no slot
 
 	// Guarded by calls.mu.
-	over      bool          // the answer will not be fetched
+	over      bool          // the call was abandoned or has ended
 	delivered time.Time     // zero: no answer yet
 	size      int64         // space of the answer's file, in bytes; see onDisk
 	free      func()        // releases the room of the answer in calls.room; nil: the answer has no room
@@ -40,7 +40,7 @@ type calls struct {
 	mu        sync.Mutex
 	byBackend map[int]*call
 	answers   map[string]*call      // delivered, not fetched yet
-	classes   map[limits.Who]*class // the same answers, by role
+	classes   map[limits.Who]*class // the delivered answers, by role
 	dropped   int                   // answers that were removed to make room
 }
 
@@ -57,9 +57,9 @@ func newCalls(room *limits.Gate, remove func(name string)) *calls {
 	}
 }
 
-// begin adds a call, and abandons the earlier call of its backend. It returns nil if it knows a later call of the
-// backend already, because the backend no longer waits for this call. That happens only if no inotify event reported
-// the request (the parameter event is false).
+// begin adds a call, and abandons the earlier call of its backend. It returns nil if it already knows a later call of the
+// backend, because the backend then no longer waits for this call. This can happen only if no inotify event reported the
+// request (the parameter event is false).
 func (c *calls) begin(ctx context.Context, req *Request, written time.Time, event bool) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +126,8 @@ func onDisk(size int64) int64 {
 	return (size+page-1)/page*page + inode
 }
 
-// nextToDrop returns the call whose answer is removed next to make room for an answer for asker; nil: there is none.
+// nextToDrop returns the call whose answer must be removed next to make room for an answer to the role asker; nil: no answer is
+// left.
 func (c *calls) nextToDrop(asker limits.Who) *call {
 	most := c.classes[asker]
 	if most == nil {
@@ -177,7 +178,7 @@ func (c *calls) end(n *call) {
 	}
 }
 
-// fetched records that an answer has been read.
+// fetched notes that the answer with this file name has been read, and ends its call.
 func (c *calls) fetched(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +194,7 @@ func (c *calls) waits(name string) bool {
 	return c.answers[name] != nil
 }
 
-// awaited reports whether a caller may still look for its answer. Between two looks, backtrace.call in the extension's SQL
+// awaited reports whether any caller may still look for its answer. Between two looks, backtrace.call in the extension's SQL
 // sleeps for a quarter of the time that the caller has waited, but at most two seconds.
 func (c *calls) awaited(now time.Time) bool {
 	const (
@@ -212,7 +213,7 @@ func (c *calls) awaited(now time.Time) bool {
 }
 
 // expire removes answers that are older than answerLifetime, because their callers were cancelled or have ended. It returns the
-// number of other answers that deliver has removed to make room since the last call of expire.
+// number of answers that deliver has removed, since the last call of expire, to make room.
 func (c *calls) expire(now time.Time) (dropped int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,7 +22,7 @@ var (
 	ErrBadRequest = errors.New("bad request")
 	// ErrFull means that the file system of the spool is full.
 	ErrFull = errors.New("file system full")
-	// ErrNoWorker means that the data directory has no pid file of a worker.
+	// ErrNoWorker means that the data directory contains no pid file of a worker.
 	ErrNoWorker = errors.New("no worker")
 )
 
@@ -59,13 +59,14 @@ type Config struct {
 }
 
 const (
-	// answerLifetime is the time for which an answer is kept. A call looks for its answer until one second after the deadline.
+	// answerLifetime is the time for which an answer is kept. A call in SQL looks for its answer until one second after its
+	// deadline.
 	answerLifetime = 30 * time.Second
 	// housekeeping is the interval of checkPeriodically, which finds changes that cause no inotify events.
 	housekeeping = 2 * time.Second
 	// settle is the age at which an incomplete request counts as invalid.
 	settle = 5 * time.Second
-	// reserve is the free space, in bytes, without which the spool accepts no requests.
+	// reserve is the number of bytes that must be free in the file system; with less, the spool accepts no requests.
 	reserve = 64 << 10
 )
 

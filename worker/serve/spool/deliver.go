@@ -30,7 +30,7 @@ func (s *Spool) deliver(c *call, req Request, a Answer) {
 		s.cfg.report(s.deliverSpare(c.answer, failure("53100", "no space left for the answer of the pg_stat_backtrace worker",
 			"The file system of its spool directory is full.")))
 	}
-	if room && s.calls.abandoned(c) { // while the answer was written
+	if room && s.calls.abandoned(c) { // it was abandoned while its answer was written
 		s.cfg.report(s.dir.unlink(c.answer))
 	}
 }
@@ -103,7 +103,7 @@ func (s *Spool) overwrite(spare string, data []byte) error {
 	return errors.Join(writeAll(fd, data), unix.Ftruncate(fd, int64(len(data))), unix.Close(fd))
 }
 
-// refill makes missing spare files. If there is no room, the next call tries again.
+// refill makes the missing spare files (see spares). If the file system has no room, the next call of refill tries again.
 func (s *Spool) refill() {
 	for len(s.spare) < cap(s.spare) {
 		s.made++

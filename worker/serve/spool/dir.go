@@ -116,7 +116,7 @@ func hasRoom(fs *unix.Statfs_t) bool {
 	return fs.Blocks == 0 || fs.Bavail*uint64(fs.Bsize) >= reserve
 }
 
-// makeDirIn makes a spool directory in a base. If it succeeds, the result owns the base.
+// makeDirIn makes a spool directory in a base. If it succeeds, the result has the open base, and closes it at its end.
 func makeDirIn(base *rootfs.Dir, name string) (*dir, error) {
 	leaf := dirPrefix + strings.ToLower(rand.Text())
 	path := base.Join(leaf)
@@ -135,7 +135,7 @@ func makeDirIn(base *rootfs.Dir, name string) (*dir, error) {
 	return d, nil
 }
 
-// fill locks the directory, which marks it as in use, and makes its fixed contents.
+// fill locks the directory, which marks it as in use, and makes the directory work in it.
 func (d *dir) fill() error {
 	if err := unix.Flock(d.fd(), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("locking spool directory %s: %w", d.name, err)
@@ -177,7 +177,7 @@ func (d *dir) touch() error {
 	return nil
 }
 
-// markReady makes or removes the file that means that requests are accepted.
+// markReady makes (yes is true) or removes the file ready, which means that requests are accepted.
 func (d *dir) markReady(yes bool) error {
 	if !yes {
 		return d.unlink(readyName)
@@ -223,7 +223,7 @@ func (d *dir) size() int64 {
 	return int64(fs.Blocks) * int64(fs.Bsize) //nolint:unconvert // Bsize is a uint32 on s390x
 }
 
-// remove removes the directory and its contents, unless its path leads to another directory now.
+// remove removes the directory and its contents. It removes nothing if the directory's path now leads to another directory.
 func (d *dir) remove() error {
 	var err error
 	if isSameFile(d.f, d.path) {
@@ -239,7 +239,7 @@ func (d *dir) remove() error {
 	return err
 }
 
-// restoreModes restores the original modes of the directories.
+// restoreModes gives the spool directory and the directory work in it the modes again with which they were made.
 func (d *dir) restoreModes() error {
 	err := unix.Fchmod(d.fd(), 0o700)
 	work, openErr := unix.Openat(d.fd(), workName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -259,7 +259,7 @@ func (d *dir) restoreModes() error {
 func removeStale(name, root, own string) error {
 	base, err := rootfs.OpenDir(root + name)
 	if err != nil {
-		return nil //nolint:nilerr // then there is nothing in it either
+		return nil //nolint:nilerr // without the directory there is nothing to remove
 	}
 	paths, err := filepath.Glob(base.Join(dirPrefix + "*"))
 	for _, path := range paths {
@@ -274,7 +274,7 @@ const young = time.Minute
 func removeUnused(path string, own bool) error {
 	d, err := openDir(path)
 	if err != nil {
-		return nil //nolint:nilerr // gone, or another user's
+		return nil //nolint:nilerr // the directory is gone, or belongs to another user
 	}
 	info, err := d.f.Stat()
 	if err != nil || !own && time.Since(info.ModTime()) < young || unix.Flock(d.fd(), unix.LOCK_EX|unix.LOCK_NB) != nil {

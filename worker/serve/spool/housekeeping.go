@@ -37,7 +37,8 @@ func (s *Spool) checkPeriodically(now time.Time) error {
 	return nil
 }
 
-// checkRoom checks whether the file system has room. If that has changed, it makes or removes the file ready.
+// checkRoom checks whether the file system has room. If the result differs from the last check, it makes or removes the file
+// ready.
 func (s *Spool) checkRoom() (full bool, err error) {
 	full, err = s.dir.check()
 	if err != nil {
@@ -56,8 +57,8 @@ func (s *Spool) checkRoom() (full bool, err error) {
 	return full, err
 }
 
-// recheckRoom checks for room at once after an error of a write. It ignores errors, because checkPeriodically returns errors
-// that last.
+// recheckRoom checks for room at once after an error of a write. It ignores the errors of the check: if such an error lasts,
+// checkPeriodically returns it.
 func (s *Spool) recheckRoom() { _, _ = s.checkRoom() }
 
 // wouldMove reports whether a new spool directory would be made on another file system.
@@ -72,7 +73,7 @@ func (s *Spool) wouldMove() bool {
 	return false
 }
 
-// reportOnce reports an error, and does not repeat it until it changes.
+// reportOnce logs an error, unless it is the same as the error of the last call.
 func (s *Spool) reportOnce(err error) {
 	text := ""
 	if err != nil {

@@ -30,7 +30,7 @@ type keyring struct {
 	mu            sync.Mutex
 	present, last key       // the current key and the previous one
 	made          time.Time // when the current key was made
-	accept        bool      // last is accepted too
+	accept        bool      // requests with the key last are accepted too
 }
 
 // renew makes a new key if there is none, or if the current one has reached keyLife.

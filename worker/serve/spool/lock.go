@@ -35,7 +35,7 @@ func lock(data *rootfs.Dir) (*os.File, error) {
 		if isSameFile(f, path) {
 			return f, nil
 		}
-		_ = f.Close() // the last owner has removed the file after this process opened it: try again
+		_ = f.Close() // the worker that had the lock has removed the file after this process opened it: try again
 	}
 }
 

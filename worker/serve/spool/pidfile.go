@@ -166,7 +166,7 @@ func (s *Spool) publish() error {
 	return nil
 }
 
-// withdraw removes the pid file and the alias (see alias.go) if they belong to this spool.
+// withdraw removes the pid file and the alias (see alias.go), each only if it belongs to this spool.
 func (s *Spool) withdraw() error {
 	path := s.data.Join(pidName)
 	info, err := Find(s.data.Path())

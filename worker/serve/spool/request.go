@@ -41,10 +41,10 @@ type Request struct {
 	Settings map[string]string
 }
 
-// parse reads a request file. The file is one line of words separated by single spaces: protocol, id, verb, targets
-// (numbers separated by commas, or a star for all), milliseconds to the deadline, caller's oid, t or f for superuser,
-// backend, encoding, caller's name and database in hex, any number of setting=hex, and the signature of all words before
-// it. The time to the deadline begins at written. The error wraps ErrBadRequest.
+// parse reads a request file. The file is one line of words separated by single spaces: protocol, id, verb, targets (numbers
+// separated by commas, or a star for all), milliseconds to the deadline, caller's oid, t or f for superuser, backend,
+// encoding, caller's name and database in hex, any number of setting=hex, and the signature of all words before it. The
+// milliseconds are counted from the time written, at which the file was written. The error wraps ErrBadRequest.
 func parse(id string, data []byte, k key, written time.Time) (Request, error) {
 	line, complete := bytes.CutSuffix(data, []byte{'\n'})
 	if !complete {
@@ -101,7 +101,7 @@ func parseBody(body string) (Request, time.Duration, error) {
 	return req, budget, nil
 }
 
-// fields converts the words of a request and keeps the first error.
+// fields has the words of a request. Its methods convert them, and keep the first error in err.
 type fields struct {
 	f   []string
 	err error

@@ -15,7 +15,7 @@ import (
 	"pg_stat_backtrace/worker/limits"
 )
 
-// loop is the state of one call of Serve.
+// loop has the state of one call of Spool.Serve.
 type loop struct {
 	s        *Spool
 	handle   func(context.Context, Request) Answer
@@ -39,9 +39,9 @@ func (l *loop) event(ctx context.Context, e event) {
 	}
 }
 
-// request takes a request from the directory, and runs it. The parameter closed is set if an event has reported that
-// the server has closed the file after writing. If it is not set, a request that is incomplete stays in the directory
-// until its age is settle.
+// request takes a request from the directory, and runs it. The parameter closed is set if an inotify event has reported
+// that the server has closed the file after writing. If closed is not set, an incomplete request stays in the directory
+// until it is older than settle.
 func (l *loop) request(ctx context.Context, name string, closed bool) {
 	id := strings.TrimSuffix(name, reqSuffix)
 	data, written, err := l.s.take(name, closed)
@@ -49,8 +49,9 @@ func (l *loop) request(ctx context.Context, name string, closed bool) {
 		l.s.cfg.report(err)
 		return
 	}
-	// The time is computed back from now, so that the deadline uses the monotonic clock. If the clock was set back,
-	// the age is negative and counts as 0. If it was set forward, the age is large and calls in progress are lost.
+	// The time is computed back from now, so that the deadline uses the monotonic clock. If the clock was set back
+	// since the request was written, the age is negative and counts as 0. If the clock was set forward, the age is
+	// large, and the call counts as too old.
 	begun := time.Now().Add(-max(0, time.Since(written)))
 	var req Request
 	for _, k := range l.s.keys.accepted() {
@@ -84,9 +85,9 @@ func (l *loop) admit(c *call, req Request, size int64) {
 	l.s.deliver(c, req, Busy())
 }
 
-// finish waits until all running requests have their answers and no caller looks for an answer any more. The pid file
-// must stay until then, because callers find their answers with it. The extension makes no new requests meanwhile, because
-// the file ready is missing.
+// finish waits until all running requests have their answers and no caller looks for an answer any more. The caller of
+// finish must not remove the pid file before, because SQL calls find their answers with it. The extension makes no new
+// requests meanwhile, because the file ready is missing.
 func (l *loop) finish(ctx context.Context) error {
 	const pause = 10 * time.Millisecond
 	idle := make(chan struct{})
@@ -165,7 +166,7 @@ func (l *loop) answer(c *call, req Request) (a Answer) {
 	return l.handle(c.ctx, req)
 }
 
-// delivered delivers an answer. It returns false after a panic, for example while the answer was encoded.
+// delivered calls deliver for an answer. It returns false if deliver panics, for example while it encodes the answer.
 func (s *Spool) delivered(c *call, req Request, a Answer) bool {
 	err := host.Catch("the delivery of an answer", func() error {
 		s.deliver(c, req, a)
@@ -197,7 +198,7 @@ func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, 
 	fd, err := unix.Openat(s.dir.fd(), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, written, nil
-	} else if err != nil { // a symbolic link, a socket, no permission
+	} else if err != nil { // the file is a symbolic link or a socket, or may not be read
 		return nil, written, s.reject(name, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
@@ -217,7 +218,7 @@ func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, 
 	case !complete && !closed && time.Since(written) < settle:
 		return nil, written, nil
 	case !complete:
-		s.recheckRoom() // a full file system truncates requests
+		s.recheckRoom() // a full file system may have truncated the request
 		return nil, written, s.reject(name, fmt.Errorf("%d bytes, not a whole line", n))
 	}
 	return buf[:n], written, s.dir.unlink(name)

@@ -33,7 +33,7 @@ type Spool struct {
 	running sync.WaitGroup
 
 	mu       sync.Mutex
-	full     bool   // the file system was full at the last check
+	full     bool   // the file system was full at the last call of checkRoom
 	reported string // the last error that housekeeping reported, to avoid repeating it
 }
 

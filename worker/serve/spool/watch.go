@@ -47,8 +47,8 @@ type event struct {
 	lost     bool // the directory was removed or moved
 }
 
-// next waits for events until the time until, and calls handle for each event that it has read. If there are no events,
-// it also returns nil. If ctx has ended and wake is called, next returns at once.
+// next waits for events until the time until, and calls handle for each event that it has read. If there are no events, it
+// also returns nil. If ctx has ended, a call of wake makes next return at once.
 func (w *watch) next(ctx context.Context, until time.Time, handle func(event)) error {
 	if err := w.f.SetReadDeadline(until); err != nil {
 		return err

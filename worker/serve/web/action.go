@@ -32,7 +32,7 @@ const (
 	maxAction  = 4 << 10          // size of the request's body, in bytes
 	maxNote    = 200              // length of the note, in characters
 	actionTime = 30 * time.Second // time limit of the action
-	// ActionMeasures is the duration of a profile and of the record of waits.
+	// ActionMeasures is the duration of a profile and of a recording of waits.
 	ActionMeasures = 10 * time.Second
 )
 
@@ -43,12 +43,12 @@ type Actions struct {
 	Capture func(ctx context.Context, pid int) ([]byte, error)
 	// Incident makes an incident with a note and keeps it.
 	Incident func(ctx context.Context, note string) ([]byte, error)
-	// Waits records the waits of one process for ActionMeasures, and returns them as text. nil: there is no such action. A
-	// profile of one process needs Config.Collect and Config.Render.
+	// Waits records the waits of one process for the time ActionMeasures, and returns them as text. nil: there is no such
+	// action. A profile of one process needs Config.Collect and Config.Render.
 	Waits func(ctx context.Context, pid int) (text string, err error)
 }
 
-// measured is the answer to a profile and to a record of waits.
+// measured is the answer to an action that takes a profile of a process or records its waits.
 type measured struct {
 	PID  int       `json:"pid"`
 	Time time.Time `json:"time"`
@@ -67,11 +67,11 @@ func (e *ActionError) Error() string { return e.Text }
 // actionRecord describes an action for the log.
 type actionRecord struct {
 	token string // the first digits of the SHA-256 sum of the token; empty: the request had no operator token
-	pid   int    // not of an incident
-	note  string // only of an incident
+	pid   int    // 0 for an incident
+	note  string // only for an incident
 }
 
-// actions has the limits of the actions: of lines in the log, of starts by token, and of actions at a time.
+// actions limits the actions: the lines about them in the log, how often each token starts them, and how many run at a time.
 type actions struct {
 	lines   *limits.Lines
 	allowed map[string]*limits.Limiter // by path
@@ -104,7 +104,7 @@ func (s *Server) isAction(path string) bool {
 	return s.actions.allowed[path] != nil
 }
 
-// actionOf returns the path of the action, and the port of the worker that runs it; 0: this worker.
+// actionOf splits a path into the path of the action and the port of the worker that runs it; 0: this worker.
 func (s *Server) actionOf(path string) (port int, action string) {
 	if port, name, ok := s.others.of(path); ok {
 		return port, screenFiles + name
@@ -295,7 +295,7 @@ func (s *Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionI
 		return in, refuseAction(http.StatusBadRequest, "the body did not arrive")
 	}
 	control := http.NewResponseController(w)
-	// No deadline may pass while the action runs; see protected.
+	// The read deadline must not pass while the action runs; see protected.
 	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(2*actionTime))); err != nil {
 		return in, refuseAction(http.StatusInternalServerError, "the connection has no deadlines")
 	}
@@ -326,9 +326,9 @@ func decodeAction(path string, data []byte) (in actionInput, err error) {
 	return in, nil
 }
 
-// foreignAction reports whether a browser sends the request for a page of another address. It is stricter than
-// foreignSite: host and port of the page must be equal to host and port of the request. If a proxy replaces the request's
-// host, actions work only in browsers that send Sec-Fetch-Site.
+// foreignAction reports whether a browser sends the request for a page of another address. It is stricter than foreignSite:
+// the host and port of the page must be the same as those of the request. If a proxy replaces the request's host, actions work
+// only in browsers that send Sec-Fetch-Site.
 func foreignAction(r *http.Request) bool {
 	site := r.Header.Values("Sec-Fetch-Site")
 	for _, value := range site {

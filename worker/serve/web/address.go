@@ -85,7 +85,7 @@ func (a Address) String() string {
 	return net.JoinHostPort(a.Host, strconv.Itoa(a.Port))
 }
 
-// Permissions of a Unix socket. If clients need a token, the token protects the socket, and every user may connect.
+// Permissions of a Unix socket. Every user may connect if clients need a token, because then the token protects the socket.
 const (
 	ownerOnly = 0o600
 	everyUser = 0o666
@@ -113,8 +113,8 @@ func (a Address) listen(ctx context.Context, open bool) (net.Listener, error) {
 	if open {
 		mode = everyUser
 	}
-	// The kernel creates the socket's file with the mode that the socket has at bind, less the umask. So the file never
-	// exists with wider permissions.
+	// The kernel creates the socket's file with the mode that the socket has at bind, less the umask. So the file has these
+	// permissions from the start.
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failure error
 		err := c.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), mode) })

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// conns limits the number of connections of a listener. It counts only connections whose request is not being answered:
-// silent connections, unfinished TLS handshakes, requests that arrive slowly, idle connections. Such connections cost a client
+// conns limits the number of connections of a listener. It counts only connections whose request is not being answered: silent
+// connections, unfinished TLS handshakes, requests that arrive slowly, idle connections. Such connections cost a client
 // nothing. (Limits.Requests limits the other connections.) A source (see the type source) can have a part of the counted
-// connections. A connection has some time for its request. After this time, it can be closed in favor of a new connection of
-// its source.
+// connections. A connection has some time for its request. After this time, the listener may close it to make room for a new
+// connection of the same source.
 //
 // If the limit of all connections is reached, a connection of the source with the most connections is closed in favor
 // of a source with fewer.
@@ -89,8 +89,8 @@ func (c *conns) Accept() (net.Conn, error) {
 	}
 }
 
-// admit counts a new connection if there is room. If another connection must be closed to make room, admit returns this victim.
-// ok is false if the new connection must be closed.
+// admit counts a new connection if there is room for it. If another connection must be closed to make room, admit returns it as
+// victim. ok is false if the new connection must be closed.
 func (c *conns) admit(n *conn) (victim *conn, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +196,7 @@ func (n *conn) Close() error {
 	return n.Conn.Close()
 }
 
-// change calls f if the connection is open and counted, or busy.
+// change calls f if the connection is open, and is either counted or busy.
 func (n *conn) change(f func(now time.Time)) {
 	n.of.mu.Lock()
 	defer n.of.mu.Unlock()
@@ -215,7 +215,8 @@ func (n *conn) work() {
 	n.change(func(time.Time) { n.busy = true; n.of.remove(n) })
 }
 
-// rest notes that the request has been answered. The answer may not be sent completely.
+// rest notes that the handler of the request has ended, and counts the connection again. Parts of the answer may not be sent
+// yet.
 func (n *conn) rest() {
 	n.change(func(now time.Time) { n.busy = false; n.of.wait(n, now) })
 }

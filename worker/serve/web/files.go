@@ -13,8 +13,8 @@ type Files struct {
 }
 
 // ReadAsRoot reads those files of the configuration that only root can change. A process calls it while it is root, and sets
-// Config.Files to the result. Later, when the process is another user that may not read these files, it uses these contents.
-// ReadAsRoot ignores errors, because Check finds files that cannot be read.
+// Config.Files to the result. Later, when the process runs as another user that may not read these files, it uses the
+// contents in Config.Files. ReadAsRoot ignores errors, because Check finds files that cannot be read.
 func (c *Config) ReadAsRoot() *Files {
 	f := &Files{}
 	if path, err := rootfs.RootOnlyPath(c.TokenFile); c.TokenFile != "" && err == nil {

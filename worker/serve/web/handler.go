@@ -132,7 +132,7 @@ func (s *Server) protected(next http.Handler) http.Handler {
 			failf(w, http.StatusInternalServerError, "the connection has no deadlines")
 			return
 		}
-		if isEvents(r.URL.Path) { // the type streams limits them
+		if isEvents(r.URL.Path) { // the type streams limits their number
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -181,8 +181,8 @@ func (s *Server) screen(w http.ResponseWriter, r *http.Request) {
 	s.cfg.Screen.View.ServeHTTP(w, r)
 }
 
-// take takes a place in the channel places. It waits for a free place, at most for the time most, and returns false if
-// there is none.
+// take takes a place in the channel places. It waits for a free place, and returns false if none is free within the time most,
+// or if ctx ends.
 func take(ctx context.Context, places chan struct{}, most time.Duration) bool {
 	select {
 	case places <- struct{}{}:

@@ -25,7 +25,7 @@ import (
 const (
 	// screenServers lists the workers.
 	screenServers = "/screen/servers"
-	// screenOther stands before a port and a name, as in /screen/at/9189/data.
+	// screenOther is the begin of the paths for another worker. Its port and a name follow, as in /screen/at/9189/data.
 	screenOther = "/screen/at/"
 )
 
@@ -41,7 +41,7 @@ const (
 	otherWrite  = 30 * time.Second // a client may take so long to receive a part
 )
 
-// errCertificate means that another program than a worker answers, or that the certificate has just changed.
+// errCertificate means that another program than a worker has answered, or that the certificate has just changed.
 var errCertificate = errors.New("it does not have the certificate of this worker")
 
 // others asks the other workers of the host.
@@ -148,7 +148,7 @@ func (o *others) ask(ctx context.Context, r *http.Request, port int, name string
 	}
 	answer, err := o.client.Do(request)
 	var failed *url.Error
-	if errors.As(err, &failed) { // its text has all parameters
+	if errors.As(err, &failed) { // the text of a url.Error has all parameters of the request
 		err = failed.Err
 	}
 	return answer, err
@@ -197,8 +197,8 @@ func isEvents(path string) bool {
 	return path == screenEvents || strings.HasPrefix(path, screenOther) && strings.HasSuffix(path, "/events")
 }
 
-// forward passes an answer of another worker on. The headers of this worker stay, so the other one cannot make a browser run
-// its answer as a page.
+// forward passes an answer of another worker on. It keeps the headers of this worker, so that the other worker cannot make a
+// browser run its answer as a page.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, port int, name string) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -239,7 +239,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, port int, name 
 	passOn(w, from)
 }
 
-// passOn sends each part at once.
+// passOn copies an answer to the client, and sends each part as soon as it has arrived.
 func passOn(w http.ResponseWriter, from io.Reader) {
 	control, part := http.NewResponseController(w), make([]byte, otherBuffer)
 	for {

@@ -64,7 +64,7 @@ func readProfile(q url.Values) (ProfileRequest, error) {
 		if err != nil || !(seconds > 0 && seconds <= maxSeconds) {
 			return r, fmt.Errorf("seconds must be above 0 and at most %d", maxSeconds)
 		}
-		r.Duration = max(time.Duration(seconds*float64(time.Second)), 1) // rounded to 0, it would mean no limit
+		r.Duration = max(time.Duration(seconds*float64(time.Second)), 1) // at least 1 ns, because 0 would mean no limit
 	}
 	if text := q.Get("mode"); text != "" {
 		if !slices.Contains([]string{ModeCPU, ModeOffCPU, ModeWall}, text) {
@@ -106,7 +106,7 @@ func queryID(text string) (int64, error) {
 	return int64(unsigned), err
 }
 
-// key returns a text that is equal for equal requests.
+// key returns a text that is the same for requests with the same parameters.
 func (r ProfileRequest) key() string {
 	query := "all"
 	if r.QueryID != nil {
@@ -120,8 +120,8 @@ type busyError struct{ after time.Duration }
 
 func (e busyError) Error() string { return "another profile is running" }
 
-// Collect makes a profile. It returns soon after its context ends. The error wraps ErrUnavailable if profiles are impossible on
-// this host or in the present state of the server.
+// Collect makes a profile. It must return soon after its context ends. The error wraps ErrUnavailable if profiles are
+// impossible on this host or in the present state of the server.
 type Collect func(ctx context.Context, r ProfileRequest) (*profile.Profile, error)
 
 // flights runs one profile at a time. All clients with an equal request get the same profile.
@@ -182,7 +182,8 @@ var contentTypes = map[string]string{
 	"folded": "text/plain; charset=utf-8", "speedscope": "application/json", "json": "application/json",
 }
 
-// get returns a profile in a format. If ctx ends and no other client waits for the profile, it stops the profile.
+// get returns a profile in a format. If ctx ends and no other client waits for the same profile, get stops the making
+// of the profile.
 func (f *flights) get(ctx context.Context, r ProfileRequest, format string) ([]byte, error) {
 	fl, err := f.join(ctx, r)
 	if err != nil {

@@ -45,7 +45,8 @@ type Config struct {
 	// Ports returns the TCP ports, at the host of Address, of the workers that have the same token file and certificate, with the
 	// port of this one. The screen can show their servers too. nil: there are no other workers.
 	Ports func() []int
-	// Hosts are further names of this listener in requests, such as a DNS name or the name of a proxy.
+	// Hosts are further host names with which clients may address this listener in requests, such as a DNS name or the name of a
+	// proxy.
 	Hosts []string
 	// Health returns the state of the worker; nil: always healthy.
 	Health func() Health
@@ -86,8 +87,8 @@ type Limits struct {
 	// Connections is the number of open connections, without those whose requests are being answered. One source (see the
 	// type source) may have half of them. The default is 2048, but at most a quarter of the files that this process may open.
 	Connections int
-	// First is the time for which a new connection may be without a request before it can be closed in favor of another;
-	// default 500 ms.
+	// First is the time that a new connection has for its first request; default 500 ms. After that, the listener may close it to
+	// make room for another connection.
 	First time.Duration
 	// Requests is the number of requests that are answered at a time; default 16. More requests wait.
 	Requests int
@@ -247,8 +248,9 @@ func (s *Server) serve(ctx context.Context) error {
 	if s.certs != nil {
 		accepting = tls.NewListener(accepting, s.certs.config())
 	}
-	// ReadTimeout limits the time for the body of a refused request, of which net/http reads up to 256 kB. For other
-	// requests, the handler removes this deadline. It has at least limits.Header after the header for that.
+	// ReadTimeout limits the time for the body of a refused request, of which net/http reads up to 256 kB. For other requests,
+	// the handler removes this deadline. A client has at least limits.Header for this body, because its header took at most
+	// limits.Header.
 	server := &http.Server{
 		Handler: s.Handler(), ReadHeaderTimeout: s.limits.Header, ReadTimeout: 2 * s.limits.Header,
 		IdleTimeout: s.limits.Idle, WriteTimeout: s.limits.Wait + s.limits.Write, MaxHeaderBytes: maxHeader,
@@ -274,7 +276,7 @@ func (s *Server) serve(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	socket.lost() // if so, Shutdown does not remove the file at the path
+	socket.lost() // if the file at the path is another one now, lost prevents that Shutdown removes it
 	s.flights.stop()
 	s.streams.stop()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)

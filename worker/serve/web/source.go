@@ -9,8 +9,8 @@ import (
 )
 
 // source identifies clients by a property that a client cannot change easily: its user if it runs on this host, otherwise the
-// prefix of its address. Addresses alone would not do: each user of this host may use all addresses of 127.0.0.0/8, and each
-// host of an IPv6 network may use all addresses of its /64.
+// prefix of its address. An address alone does not identify a client: each user of this host may use all addresses of
+// 127.0.0.0/8, and each host of an IPv6 network may use all addresses of its /64.
 type source struct {
 	kind   sourceKind
 	user   uint32
@@ -101,9 +101,9 @@ const (
 	addressBytes  = 16
 )
 
-// socketUser returns the user of a TCP socket of this host, by the socket's own address and the address of its peer. It
-// requests that from the kernel, which answers at once. It returns false if the program has closed the socket, or if the host
-// or a filter of system calls forbids the request.
+// socketUser returns the user of a TCP socket of this host, by the socket's own address and the address of its peer. It asks
+// the kernel, which answers at once. It returns false if the program has closed the socket, or if the host or a filter of
+// system calls forbids the request.
 func socketUser(own, peer netip.AddrPort) (uint32, bool) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -154,7 +154,7 @@ func readDiag(m []byte, own netip.AddrPort) (uint32, bool) {
 	body := m[unix.NLMSG_HDRLEN:]
 	state, port := body[1], binary.BigEndian.Uint16(body[diagReplyID:])
 	if state != established || port != own.Port() {
-		return 0, false // the kernel may find a listener instead, or a socket without a program
+		return 0, false // the kernel may have found a listener instead, or a socket that no program has open
 	}
 	return binary.NativeEndian.Uint32(body[diagReplyUser:]), true
 }

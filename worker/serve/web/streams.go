@@ -65,7 +65,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	s.stream(w, r, stream)
 }
 
-// stream has a handler answer for as long as there is a place and the token keeps its rights.
+// stream lets a handler answer with a stream until the token of the request loses its rights. If no place is free, it
+// answers with an error.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, stream http.Handler) {
 	operator := s.isOperator(r)
 	var of source

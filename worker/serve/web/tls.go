@@ -25,7 +25,7 @@ type certificates struct {
 	checked time.Time    // time of the last check for a change
 	changed [2]time.Time // modification times of cert and key when they were read
 	loaded  *tls.Certificate
-	// reported is the last error of changed files that was logged.
+	// reported is the last logged error of reading changed files.
 	reported string
 }
 

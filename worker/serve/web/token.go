@@ -32,8 +32,8 @@ var ErrTokenFile = errors.New("token file cannot be used")
 // tokens checks whether requests have a token of a file. The file has one token a line. It is read again after a change, so
 // that a new token needs no restart.
 //
-// While the process has no permission to read the file, the last tokens stay valid. So a worker that read the file as
-// root, before it became the server's user, can use a file that only root can read.
+// While the process has no permission to read the file, the tokens that it read last stay valid. So a worker that read the
+// file as root, before it became the server's user, can use a file that only root can read.
 type tokens struct {
 	path string
 	log  zerolog.Logger
@@ -44,7 +44,7 @@ type tokens struct {
 	seen    stamp     // version of the file from which sums are
 	sums    []tokenSum
 	failure error
-	// reported is the last logged error of a changed file, and the field unread is the version of that file.
+	// reported is the last logged error of reading a changed token file, and unread is the version of the file that caused it.
 	reported string
 	unread   stamp
 }
@@ -55,7 +55,7 @@ type tokenSum struct {
 	operator bool
 }
 
-// operatorWord is before an operator token in its line.
+// operatorWord stands before an operator token in a line of the token file.
 const operatorWord = "operator "
 
 // stamp identifies a version of a file.
