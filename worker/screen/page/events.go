@@ -15,7 +15,7 @@ import (
 // Bounds of a stream.
 const (
 	streamPeriod = time.Second
-	// streamWrite is the longest time in which a client must receive a line. A stream has no other deadline.
+	// streamWrite is the longest time that sending one line to a client may take. A stream has no other deadline.
 	streamWrite = 30 * time.Second
 )
 
@@ -25,8 +25,9 @@ const lineType = "application/x-ndjson"
 var errNotLive = errors.New("events are of the live server: leave out from, to and at, or request data instead")
 
 // Events answers with a stream of lines. A line is sent once a second, until the request's context ends. A line is the Answer
-// that Data gives for the live server. A client that receives slowly gets fewer lines, each with the data of the moment of
-// sending. All lines are compressed as one text, so the parts of a line that have not changed need little space.
+// that Data would give at that time for the same parameters. A client that receives slowly gets fewer lines, each with the
+// data of the moment of sending. All lines are compressed as one text, so the parts of a line that have not changed need
+// little space.
 func (p *Page) Events(names bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodHead {
@@ -36,7 +37,7 @@ func (p *Page) Events(names bool) http.Handler {
 		ctx := r.Context()
 		var out *lineWriter
 		for next := time.Now(); ; {
-			s, err := parse(r.URL.RawQuery) // for each line, as parse computes times relative to now
+			s, err := parse(r.URL.RawQuery) // again for each line, because parse computes times relative to now
 			if err == nil && s.Span != (source.Span{}) {
 				err = errNotLive
 			}

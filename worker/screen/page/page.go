@@ -37,19 +37,19 @@ var files embed.FS
 // Page has the HTTP handlers of the incident screen of one server.
 type Page struct {
 	open func() (source.Source, error)
-	idle time.Duration // the constant lease; see there
+	idle time.Duration // time from the last request to the end of sampling: lease, except in tests
 	keep time.Duration
 
 	mu      sync.Mutex
 	src     source.Source
-	end     func() // ends the watch; nil: nothing is sampled
+	end     func() // ends the sampling; nil: the server is not sampled now
 	changed <-chan struct{}
 	timer   *time.Timer
 	turn    int // number of the newest timer; rest ignores earlier timers that have fired already
 }
 
-// New returns a page. The page calls the function open at a reader's first request, and again at the first request after the
-// samples were released.
+// New returns a page. The page calls the function open, which opens the source, at a reader's first request, and again at the
+// first request after it has released the source (see keep).
 func New(open func() (source.Source, error)) *Page { return &Page{open: open, idle: lease, keep: keep} }
 
 // Files answers with the files of the page: HTML, CSS and JavaScript, which have no data of the server.
@@ -130,7 +130,7 @@ func (p *Page) answer(ctx context.Context, s *view.State, names bool) (Answer, e
 				d.Errors[panel] = source.ErrNeedsOperator.Error()
 			}
 		}
-		// The text of another error may have names and paths.
+		// The text of any other error may contain names and paths.
 		for name, text := range d.Errors {
 			if text != source.ErrNoSample.Error() && text != source.ErrNoSession.Error() && !needsOperator(text) {
 				d.Errors[name] = "not available; the reason needs an operator token"
@@ -143,7 +143,7 @@ func (p *Page) answer(ctx context.Context, s *view.State, names bool) (Answer, e
 	return Answer{d, names, view.Command(s, d)}, nil
 }
 
-// errHidden replaces an error for readers with a view token, because the text of the error may have paths.
+// errHidden replaces an error for readers without an operator token, because the text of the error may contain paths.
 var errHidden = errors.New("the server cannot be read; the reason needs an operator token")
 
 // write sends the answer as JSON, compressed if the reader accepts gzip. The compressed data of many sessions is ten times
@@ -163,7 +163,7 @@ func write(w http.ResponseWriter, r *http.Request, answer Answer) {
 	w.Header().Set("Content-Encoding", "gzip")
 	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err != nil {
-		return // cannot happen: the level is valid
+		return // cannot happen, as the level of compression is valid
 	}
 	_, _ = z.Write(text)
 	_ = z.Close()
@@ -173,7 +173,8 @@ func needsOperator(text string) bool {
 	return strings.HasSuffix(text, source.ErrNeedsOperator.Error())
 }
 
-// watch returns the source, and starts sampling or extends it by p.idle. If sampling starts, watch waits for the first sample.
+// watch returns the source, and makes it sample the server until p.idle after this call. If it was not sampling before, watch
+// waits for the first sample, at most firstSample.
 func (p *Page) watch(ctx context.Context) (source.Source, error) {
 	p.mu.Lock()
 	if p.src == nil {
@@ -213,8 +214,8 @@ func (p *Page) after(d time.Duration) {
 	p.timer = time.AfterFunc(d, func() { p.rest(turn) })
 }
 
-// rest ends sampling. The next call, p.keep later, releases the source with its samples. turn is the number of the timer that
-// calls rest.
+// rest ends the sampling. Its next call, p.keep later, releases the source with its samples. turn is the number of the timer
+// that calls rest; if a newer timer was made, rest does nothing.
 func (p *Page) rest(turn int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -301,7 +302,7 @@ func parse(raw string) (*view.State, error) {
 // longest is the largest value of the parameter seconds.
 const longest = 7 * 24 * 3600
 
-// chooseTime sets the span or the moment to show, if the request asks for earlier data than the live data.
+// chooseTime sets the span or the moment to show, if the request has one. Otherwise the page stays live.
 func chooseTime(s *view.State, from, to, at, now time.Time) error {
 	switch {
 	case from.IsZero() != to.IsZero():

@@ -94,7 +94,7 @@ func parse(address string) (*url.URL, error) {
 // Address returns the address of the worker.
 func (c *Client) Address() string { return c.base.String() }
 
-// InClearText reports whether the token crosses a network without TLS.
+// InClearText reports whether the token is sent over a network without TLS.
 func (c *Client) InClearText() bool {
 	ip, err := netip.ParseAddr(c.base.Hostname())
 	local := c.base.Hostname() == "localhost" || err == nil && ip.IsLoopback()
@@ -136,7 +136,7 @@ func (c *Client) Check(ctx context.Context) error {
 }
 
 // Fetch is view.Fetch for the worker. If the worker does not answer, Fetch returns the data of the last answer (the
-// parameter before) with the error. The next call tries again.
+// parameter before) with the error. The next call of Fetch requests the data again.
 func (c *Client) Fetch(ctx context.Context, s *view.State, before *view.Data, _ time.Time, _, whole bool) *view.Data {
 	pages := []view.Page{s.Page}
 	if whole {
@@ -307,7 +307,7 @@ func (c *Client) explain(err error) error {
 	return fmt.Errorf("cannot reach the worker at %s: %w: %s", c.Address(), err, advice)
 }
 
-// check returns an error if no screen can show the data.
+// check returns an error if the data has values that no screen can show.
 func check(d *view.Data) error {
 	const most, deepest, manyRows = 1e9, 10_000, 100_000
 	number := func(values ...float64) bool {

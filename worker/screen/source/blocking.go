@@ -29,7 +29,7 @@ func byPID(m *moment.Moment) map[int]*moment.Session {
 }
 
 // BlockingOf returns the forest of waits for locks of a moment, in the order of the screen. If a node waits for several other
-// nodes, it stands below the first of these.
+// nodes, it is listed below the first of these only.
 func BlockingOf(m *moment.Moment) *Blocking {
 	b := &Blocking{Time: m.Time, Trees: len(m.Blocking), Nodes: []BlockingNode{}}
 	for _, missing := range m.Missing {

@@ -7,7 +7,8 @@ import (
 )
 
 // The wait classes of active sessions. Except for CPU and Other, they are wait_event_type of pg_stat_activity. A session of
-// class CPU has no wait event: it runs, or waits for a processor, or waits in code without a wait event.
+// the class CPU has no wait event: it runs, or waits for a processor, or waits in code for which PostgreSQL has no wait
+// event.
 const (
 	CPU       = "CPU"
 	IO        = "IO"
@@ -40,7 +41,7 @@ const (
 )
 
 // ClassOf returns the wait class of a session, or an empty string if the session is not active. A server process without a
-// state, such as the checkpointer, is active unless it waits for work, or pauses.
+// state in pg_stat_activity, such as the checkpointer, is active unless it waits for work, or pauses.
 func ClassOf(s *moment.Session) string {
 	wait := ""
 	if s.Wait != nil {

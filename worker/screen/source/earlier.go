@@ -38,7 +38,7 @@ const (
 	readTime       = 15 * time.Second // time limit for reading one span
 	spansKept      = 2
 	momentsKept    = 8
-	freshSpan      = 5 * time.Second // a span whose end is not settled is read again after this time
+	freshSpan      = 5 * time.Second // a span that ended less than settled ago is read again after this time
 	settled        = time.Minute     // the recorder has written all sweeps of a span this long after its end
 	maxGaps        = 100
 	rowsOfOneSpan  = 400_000
@@ -82,7 +82,7 @@ type earlierSource struct {
 	reason error           // the reason why at is nil
 }
 
-// earlierTimes keeps the spans and moments that were read last.
+// earlierTimes keeps the spans and moments that were read last from the recorder's files.
 type earlierTimes struct {
 	mu      sync.Mutex // locked while files are read, so that only one span is read at a time
 	spans   []*recordedSweeps
@@ -112,7 +112,7 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	}
 	l.earlier.mu.Lock()
 	defer l.earlier.mu.Unlock()
-	if err := ctx.Err(); err != nil { // the caller gave up while another span was read
+	if err := ctx.Err(); err != nil { // the caller gave up while it waited until another span was read
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
@@ -153,7 +153,7 @@ func (l *Live) nothingAt(at time.Time) error {
 	return fmt.Errorf("%w: the oldest recorded hour begins at %s", errNothing, first.Local().Format("2006-01-02 15:04 MST"))
 }
 
-// newest returns the time of the newest sample in a span; zero: there is no sample.
+// newest returns the time of the newest sample in a span; zero: the span has no sample.
 func (x *earlierSource) newest(s Span) (at time.Time) {
 	x.samples(func(p *past) {
 		p.between(s, func(y *sample, _ float64) { at = earlier(y.at, s.To) })
@@ -176,7 +176,7 @@ func (l *Live) ownSamples() (own, first time.Time) {
 	return own, first
 }
 
-// extend reads the recorded minutes of a span that are not in memory.
+// extend reads the recorded minutes of a span that are not in memory yet.
 func (l *Live) extend(ctx context.Context, s Span) error {
 	own, _ := l.ownSamples()
 	end := s.To
@@ -242,7 +242,7 @@ func (x *earlierSource) describe(l *Live, at time.Time) {
 type recordedSweeps struct {
 	span   Span
 	read   time.Time
-	mu     sync.Mutex // for readers too: queries to past may add names
+	mu     sync.Mutex // also needed to read past, because queries may add names to it
 	past   past
 	damage []string // descriptions of the damaged parts of the files
 }
@@ -287,8 +287,8 @@ func (l *Live) readSweeps(ctx context.Context, s Span) (*recordedSweeps, error) 
 // fresh reports whether data up to the time to, which was read at the time read, need not be read again.
 func fresh(read, to time.Time) bool { return read.Sub(to) > settled || time.Since(read) < freshSpan }
 
-// addRecorded adds the recorded sweep w, whose moment is m, as a sample. It returns the findings of the sweep. gap is the gap
-// before w; nil: none.
+// addRecorded adds the recorded sweep w, whose moment is m, as a sample. It returns the findings of the sweep. gap is the time
+// without sweeps before w; nil: there is none.
 func (p *past) addRecorded(w *store.SpanSweep, gap *store.Gap, m *moment.Moment, rules *rules) []Finding {
 	list := rules.apply(&facts{m: m})
 	s := p.add(m, KindRecorded, w.Period)
@@ -355,8 +355,8 @@ func (l *Live) readMoment(ctx context.Context, at time.Time) (*recordedMoment, e
 // unknownEarlier says which rules cannot be applied to recorded sweeps, and why.
 const unknownEarlier = "connections and processors: a recorder does not keep idle sessions and states of processes"
 
-// samples calls the callback each once, with the past that has the samples of the span. The lock of this past is locked during
-// the call.
+// samples calls the callback each once, with the past that has the samples of the span. The lock that guards this past is locked
+// during the call.
 func (x *earlierSource) samples(each func(*past)) {
 	mu, p := &x.live.mu, &x.live.past
 	if x.sweeps != nil {

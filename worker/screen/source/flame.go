@@ -89,7 +89,7 @@ const noFlame = "[no stack was taken]"
 // stackSet has the active sessions at one time, and the stacks of some of these sessions.
 type stackSet struct {
 	at     time.Time
-	period time.Duration // length of the time up to at for which the set stands
+	period time.Duration // length of the time before at for which the set stands
 	kind   Kind
 	rows   []stackRow
 }
@@ -117,7 +117,7 @@ type takenStack struct {
 }
 
 // addStacks stores the active sessions of one time with the stacks of some of these sessions. The set stands for the time
-// since the set before, but at most for longest.
+// since the set before it, but at most for the time longest.
 func (p *past) addStacks(at time.Time, kind Kind, longest time.Duration, list []takenStack) {
 	k := &p.stacks
 	period := longest
@@ -128,7 +128,7 @@ func (p *past) addStacks(at time.Time, kind Kind, longest time.Duration, list []
 			break
 		}
 		k.rows -= len(k.sets[n-1].rows)
-		k.sets = k.sets[:n-1] // the clock was set back, and sets must be in ascending order
+		k.sets = k.sets[:n-1] // the clock was set back: remove later sets, because sets must be in ascending order of time
 	}
 	if !slices.ContainsFunc(list, func(t takenStack) bool { return len(t.frames) > 0 }) {
 		return
@@ -181,7 +181,7 @@ func nameOfFrame(name string) string {
 	return bounded(cmp.Or(name, "[unknown]"))
 }
 
-// keep removes the oldest sets, as many as drop says, and the stacks and names that no other set has.
+// keep removes the oldest sets (their number is drop), and the stacks that only these sets have.
 func (k *stackLog) keep(drop int) {
 	old := *k
 	*k = stackLog{sets: slices.Clone(old.sets[drop:])}
@@ -206,7 +206,8 @@ func (k *stackLog) keep(drop int) {
 	}
 }
 
-// weight is the time for which stacks stand, in seconds of sessions: with a wait event (off), and without (on).
+// weight is the time for which stacks stand, in seconds, summed over sessions: those with a wait event (off), and those
+// without (on).
 type weight struct{ on, off float64 }
 
 func (w *weight) sum() float64 { return w.on + w.off }
@@ -318,7 +319,8 @@ func (f *Flame) tree(k *stackLog, weights []weight, none weight) {
 	}
 }
 
-// add adds a node and the nodes below it, the heaviest first. Nodes that weigh less than the parameter least are left out.
+// add adds a node and the nodes below it, the heaviest first. Nodes whose weight is less than the parameter least are left
+// out.
 func (f *Flame) add(k *stackLog, b *branch, depth int, least float64) {
 	n := FlameNode{Depth: depth, Functions: []string{}}
 	if depth > 0 {
@@ -378,8 +380,8 @@ func (l *Live) Flame(ctx context.Context, q Query, side Side) (*Flame, error) {
 	return l.past.flame(q, side), nil
 }
 
-// firstStacks starts a round of stacks (see stacks.take) if no reader wanted stacks until now. It returns a channel that is
-// closed at the end of the round; nil: no round was started.
+// firstStacks starts a round of stacks (see stacks.take) if no reader has requested stacks during the last watchStacks. It
+// returns a channel that is closed at the end of the round; nil: no round was started.
 func (l *Live) firstStacks() <-chan struct{} {
 	l.reading.Lock()
 	defer l.reading.Unlock()

@@ -18,7 +18,7 @@ const (
 	followBudget = 700 * time.Millisecond // time limit for decoding sweeps, per call
 	followLook   = 5 * time.Second        // between two own reads of the idle sessions
 	followLate   = 2 * time.Second        // a recorder that is this much later than three periods does not run
-	noSessions   = "no sessions: "        // is in the note of a sweep for which the recorder could not read the server
+	noSessions   = "no sessions: "        // part of the note of a sweep in which the recorder could not read the server
 )
 
 // following has the state of a live source that takes its samples from a running recorder.
@@ -27,9 +27,9 @@ type following struct {
 	newest time.Time // time of the newest sweep
 	period time.Duration
 	looked time.Time
-	seen   map[session]*moment.Session // sessions of the last own read, which was at looked
+	seen   map[session]*moment.Session // sessions that this program itself read last, at the time looked
 	frames map[int64][]string          // by number of the stack, guarded by Live.mu; empty: the files do not have the stack
-	stacks time.Time                   // time of the last sweep with a stack
+	stacks time.Time                   // time of the newest sweep with a stack
 }
 
 // runs reports whether the newest sweep is so fresh that the recorder must be running.
@@ -71,7 +71,8 @@ func (l *Live) follow() bool {
 	return true
 }
 
-// takeSweep adds a sweep as a sample. The last one of several sweeps gets data that the recorder does not keep; see addOwnLook.
+// takeSweep adds a sweep as a sample. If last is set, the sample also gets data that the recorder does not keep; see
+// addOwnLook.
 func (l *Live) takeSweep(s *store.Sweep, last bool) {
 	span := &store.SpanSweep{Time: s.Time, Period: s.Period, Delay: s.Delay, Lost: s.Lost, Note: s.Note, Rows: s.Rows}
 	m := momentOf(span)
@@ -101,8 +102,8 @@ func (w *following) keepFrames(id int64, frames []string) {
 	w.frames[id] = frames
 }
 
-// addOwnLook adds data that the recorder does not keep: idle sessions, and the values in statements. Both are from an own read
-// of the server's memory, which is at most followLook old.
+// addOwnLook adds data that the recorder does not keep: idle sessions, and the values in statements. For both, this program
+// reads the server's memory itself, at most once in followLook.
 func (l *Live) addOwnLook(m *moment.Moment) {
 	w := &l.following
 	if time.Since(w.looked) >= followLook {
@@ -133,10 +134,10 @@ func (l *Live) addOwnLook(m *moment.Moment) {
 	}
 }
 
-// stackMark and a number are the only frame of a recorded stack whose frames are not known yet.
+// stackMark and the stack's number stand in place of the frames of a recorded stack until these are read.
 const stackMark = "stack:"
 
-// addRecordedStacks adds the stacks of a sweep, whose moment is m. It returns whether the sweep has stacks.
+// addRecordedStacks adds the stacks of a sweep, whose moment is m. It reports whether the sweep has stacks.
 func (p *past) addRecordedStacks(w *store.SpanSweep, m *moment.Moment, known map[int64][]string) bool {
 	var list []takenStack
 	some, at := false, 0
@@ -246,7 +247,7 @@ func (l *Live) nameStacks(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.past.stacks.setFrames(found)
-	for id := range unknown { // later sweeps can have the same stacks
+	for id := range unknown { // keep the frames, because later sweeps can have the same stacks
 		l.following.keepFrames(id, append([]string{}, found[id].Frames...))
 	}
 	return nil

@@ -80,7 +80,7 @@ type Live struct {
 	earlier   earlierTimes
 }
 
-// usage is the processor time that this program had used at a time.
+// usage is the processor time that this program had used until the time at.
 type usage struct {
 	at  time.Time
 	cpu time.Duration
@@ -185,7 +185,7 @@ func (l *Live) run(ctx context.Context, before <-chan struct{}, done chan<- stru
 	}
 }
 
-// changed sends a value to each watcher, except to watchers that have not received the value before.
+// changed sends a value to each watcher, except to watchers that have not received the last value yet.
 func (l *Live) changed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -267,7 +267,7 @@ func (l *Live) search() {
 	l.recorded.Store(r)
 }
 
-// wantsStacks reports whether a reader has requested stacks or phrases during the last watchStacks.
+// wantsStacks reports whether a reader has requested stacks or phrases during the last time watchStacks.
 func (l *Live) wantsStacks() bool { return time.Since(l.stacks.wanted) < watchStacks }
 
 // look reads from /proc the states of active processes in the wait classes CPU, IO, Other and Extension, and the kernel
@@ -303,7 +303,8 @@ func (l *Live) look(m *moment.Moment) *facts {
 	return f
 }
 
-// add stores a sample and its findings. The sample stands for the time since the sample before, but at most for longest.
+// add stores a sample and its findings. The sample stands for the time since the sample before it, but at most for the time
+// longest.
 func (l *Live) add(m *moment.Moment, f *facts, list []Finding, kind Kind, longest time.Duration) {
 	s := l.past.add(m, kind, longest)
 	s.before = l.missing()
@@ -341,7 +342,7 @@ func (p *past) addFindings(s *sample, list []Finding) {
 	}
 }
 
-// measure sets l.info.CostPercent, the processor time of this program.
+// measure sets l.info.CostPercent, the processor time that this program has used lately.
 func (l *Live) measure() {
 	now := usage{at: time.Now()}
 	var r unix.Rusage
@@ -399,7 +400,7 @@ func (l *Live) Load(ctx context.Context, q Query, columns int) (*Load, error) {
 	return l.past.load(q, columns, l.o.Interval, l.missing()), nil
 }
 
-// missing returns the reason for a gap up to now.
+// missing returns the reason to show for a time without samples that lasts until now.
 func (l *Live) missing() string {
 	if l.info.Error != "" {
 		return reasonUnreadable + l.info.Error
@@ -410,8 +411,8 @@ func (l *Live) missing() string {
 	return reasonNotSampled
 }
 
-// reach reads the recorded minutes from a time until the first own sample, if they are not in memory. If reading takes longer
-// than reachWait, it continues in the background, and a later answer has the minutes.
+// reach reads the recorded minutes between the time from and the first own sample, if there is a recorder and this time is at least
+// a minute. If the files are not read within reachWait, reading continues in the background, and a later answer has the minutes.
 func (l *Live) reach(ctx context.Context, from time.Time) error {
 	if l.recorded.Load() == nil {
 		return nil
@@ -575,7 +576,8 @@ func importance(s *SessionLine) int {
 	return 2
 }
 
-// startOf returns the start of the statement of an active session, otherwise of the state. Unknown times come last.
+// startOf returns, for sorting, the start of the statement of an active session, or the start of the state of another session. An
+// unknown start sorts last.
 func startOf(s *SessionLine) int64 {
 	t := s.QueryStart
 	if s.Class == "" || t == nil {

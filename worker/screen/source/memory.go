@@ -14,27 +14,27 @@ import (
 // Bounds of reading and judging memory.
 const (
 	mostMemoryReads = 100         // processes of a sample
-	largestReads    = 20          // of these for the processes with the most memory
-	largeShare      = 20          // a process is large with this part of the memory, if it grows
-	hugeShare       = 4           // and with this one also if it does not
-	leastLarge      = 256 << 20   // bytes; this bounds the former share
-	mostLarge       = 1 << 30     // bytes; likewise
+	largestReads    = 20          // how many of these are for the processes with the most memory
+	largeShare      = 20          // a growing process is large from a 20th of the memory on
+	hugeShare       = 4           // a process that does not grow, from a quarter on
+	leastLarge      = 256 << 20   // bytes; lower limit of the largeShare
+	mostLarge       = 1 << 30     // bytes; upper limit of the largeShare
 	leastGrowth     = 32 << 20    // bytes
-	growthShare     = 10          // of what the process has
-	growthSpan      = time.Minute // in which it grows
+	growthShare     = 10          // least growth, as a part of the process's memory: a 10th
+	growthSpan      = time.Minute // time over which the growth is measured
 	growthEvery     = 5 * time.Second
 )
 
-// memories keeps what the kernel says of the private memory of each process. Each sample reads some processes only, so that
-// 1,000 sessions cost no more than 100.
+// memories keeps the private memory of each process, as the kernel reports it. Each sample reads it for mostMemoryReads processes
+// at most, so that 1,000 sessions cost no more than 100.
 type memories struct {
 	known map[session]uint64
-	after int    // the process id after which the next sample reads
+	after int    // the process id after which the next sample continues
 	limit uint64 // what the server can use
 	asked time.Time
 }
 
-// limitOf returns what the server can use. It asks the kernel once a minute.
+// limitOf returns the bytes of memory that the server can use. It asks the kernel once a minute.
 func (k *memories) limitOf(postmaster int) uint64 {
 	if k.asked.IsZero() || time.Since(k.asked) >= time.Minute {
 		k.limit, k.asked = process.MemoryLimit(postmaster), time.Now()
@@ -42,8 +42,8 @@ func (k *memories) limitOf(postmaster int) uint64 {
 	return k.limit
 }
 
-// read sets the memory of the sessions of a moment. A server in another PID namespace has sessions of a recorder whose process id on
-// this host is not known: these have none.
+// read sets the memory of the sessions of a moment. outside is set if the server is in another PID namespace. Sessions from a
+// recorder whose process id on this host is not known then get no memory.
 func (k *memories) read(m *moment.Moment, outside bool) {
 	now := make(map[session]uint64, len(m.Sessions))
 	chosen := k.choose(m)
@@ -63,7 +63,7 @@ func (k *memories) read(m *moment.Moment, outside bool) {
 	k.known = now
 }
 
-// choose returns the processes to read; nil: all.
+// choose returns the server's ids of the processes whose memory is to be read; nil: all.
 func (k *memories) choose(m *moment.Moment) map[int]bool {
 	if len(m.Sessions) <= mostMemoryReads {
 		return nil
@@ -99,11 +99,11 @@ type sizedAt struct {
 	bytes uint64
 }
 
-// growth keeps the memory of large processes in the last minute.
+// growth keeps the sizes that the memory of each large process had in the last minute.
 type growth map[session][]sizedAt
 
-// add notes the memory of a process, and returns by how much it has grown, and in what time. Growth is 0 if the
-// process has less than 95 % of its largest memory in this time.
+// add notes the memory of a process, and returns by how much it has grown, and in what time. The growth is 0 if the process now
+// has less than 95 % of the most memory that it had in this time.
 func (g growth) add(s *moment.Session, at time.Time) (bytes uint64, in time.Duration) {
 	id := identityOf(s)
 	list := g[id]
@@ -112,7 +112,7 @@ func (g growth) add(s *moment.Session, at time.Time) (bytes uint64, in time.Dura
 	}
 	if n := len(list); n == 0 || at.Sub(list[n-1].at) >= growthEvery || at.Before(list[n-1].at) {
 		if n > 0 && at.Before(list[n-1].at) {
-			list = nil // the clock went back
+			list = nil // the clock was set back
 		}
 		list = append(list, sizedAt{at, s.PrivateBytes})
 	}
@@ -128,7 +128,7 @@ func (g growth) add(s *moment.Session, at time.Time) (bytes uint64, in time.Dura
 	return s.PrivateBytes - least.bytes, at.Sub(least.at)
 }
 
-// memory finds processes that hold a large part of the memory, or a part that grows.
+// memory finds processes that use a very large part of the memory, or a large part that grows.
 func (r *rules) memory(f *facts) (list []Finding) {
 	if f.memory == 0 {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/worker/moment"
 )
 
-// A minute is a sample of kind KindMinute that replaces the samples of up to a minute. Its rows are means over that time,
-// with one row for all sessions of equal properties, without process ids.
+// A minute is a sample of kind KindMinute that replaces the samples of up to a minute. Its rows are means over that time: one
+// row for all sessions with the same properties, without process ids.
 
 // sumKey has the properties that a row of a minute keeps.
 type sumKey struct {
@@ -31,7 +31,8 @@ func (k sumKey) row(weight float32) row {
 	}
 }
 
-// minutes returns the number of samples that are minutes. These are the oldest samples.
+// minutes returns the number of samples that are minutes. They are the first elements of p.samples, because they are the
+// oldest.
 func (p *past) minutes() int {
 	i, _ := slices.BinarySearchFunc(p.samples, KindMinute, func(s sample, k Kind) int {
 		if s.kind == k {
@@ -42,8 +43,8 @@ func (p *past) minutes() int {
 	return i
 }
 
-// sumMinute replaces the oldest single samples by one minute. It returns false, and changes nothing, if the only single samples
-// are those of the newest minute.
+// sumMinute replaces the oldest single samples by one minute. It returns false, and changes nothing, if all single samples are
+// of the newest minute.
 func (p *past) sumMinute() bool {
 	first := p.minutes()
 	if first >= len(p.samples) {
@@ -101,7 +102,7 @@ func (s *sample) fill(weights map[sumKey]float64) {
 
 // recordedMinute has the data of one minute from the recorder's files.
 type recordedMinute struct {
-	at     time.Time // of the last sweep
+	at     time.Time // time of the last sweep in this minute
 	period time.Duration
 	before string
 	sums   []store.Sum
@@ -168,7 +169,7 @@ func minutesOf(infos []store.SweepInfo, from time.Time) (list []*recordedMinute)
 	for i := range infos {
 		at := time.UnixMicro(infos[i].Time).UTC()
 		period := min(time.Duration(infos[i].Period*float64(time.Second)), at.Sub(last))
-		if at.Sub(last)-period < 2*time.Second { // a late sweep leaves no gap
+		if at.Sub(last)-period < 2*time.Second { // a sweep that is only late leaves no gap
 			period = at.Sub(last)
 		}
 		if n := len(list); n == 0 || !list[n-1].at.Truncate(time.Minute).Equal(at.Truncate(time.Minute)) {
@@ -183,8 +184,8 @@ func minutesOf(infos []store.SweepInfo, from time.Time) (list []*recordedMinute)
 	return list
 }
 
-// insert replaces the minutes of a span by recorded minutes. Hours of the span that end at or before the time in the parameter
-// whole are complete, and are not read again.
+// insert replaces the minutes of a span by recorded minutes. Hours of the span that end at or before the time whole are
+// complete now: they are added to p.hours, so that they are not read again.
 func (p *past) insert(s Span, list []*recordedMinute, whole time.Time) {
 	first, _ := slices.BinarySearchFunc(p.samples, s.From, func(x sample, t time.Time) int { return x.at.Compare(t) })
 	end, _ := slices.BinarySearchFunc(p.samples, s.To, func(x sample, t time.Time) int { return x.at.Compare(t) })
@@ -219,8 +220,8 @@ func (p *past) insert(s Span, list []*recordedMinute, whole time.Time) {
 }
 
 // sumKey returns the properties of a store.Sum (recorded samples with equal properties, added up); false: the sum is not of
-// active sessions. A sum does not have the sessions' state. So a client backend that waits for its client is taken as not
-// active: it is idle in a transaction far more often than active.
+// active sessions. A sum does not have the state of its sessions. So a client backend that waits for its client counts as not
+// active, because such a session is far more often idle in a transaction than active.
 func (p *past) sumKey(s *store.Sum) (sumKey, bool) {
 	m := momentOfSum(s)
 	class := ClassOf(m)

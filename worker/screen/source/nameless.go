@@ -12,7 +12,8 @@ import (
 	"pg_stat_backtrace/worker/moment"
 )
 
-// ErrNeedsOperator means that a reader without the right to see names and texts has requested them.
+// ErrNeedsOperator means that a reader without the right to see names, texts, stacks, plans and memory has requested
+// them.
 var ErrNeedsOperator = errors.New("texts, names, stacks, plans and memory need an operator token")
 
 // Nameless is a source for readers without the right to see texts of statements and names of users, databases,
@@ -23,7 +24,7 @@ type Nameless struct{ of Source }
 // NewNameless returns a source without texts and names.
 func NewNameless(of Source) Nameless { return Nameless{of} }
 
-// numberKey matches keys that have no text in them.
+// numberKey matches keys (values in a Condition) that contain no name.
 var numberKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(text-)?[0-9a-f-]{0,40}$`) })
 
 // check returns an error for conditions with which a reader could guess names.

@@ -62,15 +62,15 @@ type knownRow struct {
 // sample is the active sessions at one time.
 type sample struct {
 	at     time.Time
-	period time.Duration // length of the time up to at for which the sample stands
+	period time.Duration // length of the time before at for which the sample stands
 	kind   Kind
-	before string              // why no sample stands for the time before this one; empty: the reason is past.gap
+	before string              // reason of a gap directly before this sample; empty: the reason in past.gap
 	sums   [numClasses]float64 // active sessions by wait class
 	rows   []row
 	found  []found
 }
 
-// found is a finding of a sample, and the number of its active sessions.
+// found is a finding of a sample, and the number of active sessions that it concerns.
 type found struct {
 	key    uint32
 	active float32
@@ -157,13 +157,13 @@ func bounded(s string) string {
 	return strings.Clone(s)
 }
 
-// add appends the active sessions of a moment. The sample stands for the time since the sample before, but at most for
-// longest.
+// add appends the active sessions of a moment. The sample stands for the time since the sample before it, but at most for the
+// time longest.
 func (p *past) add(m *moment.Moment, kind Kind, longest time.Duration) *sample {
 	period := longest
 	if n := len(p.samples); n > 0 {
 		before := p.samples[n-1].at
-		if !m.Time.After(before) { // the clock was set back, and samples must be in ascending order
+		if !m.Time.After(before) { // the clock was set back: remove later samples, because the order must be ascending
 			p.dropAfter(m.Time)
 		} else {
 			period = min(longest, m.Time.Sub(before))
@@ -302,7 +302,8 @@ func (p *past) dropAfter(t time.Time) {
 	}
 }
 
-// uncount subtracts the rows of removed samples from p.rows and p.minuteRows, and removes their hours from p.hours.
+// uncount subtracts the rows of the removed samples in list from p.rows and p.minuteRows, and removes the hours of these samples
+// from p.hours.
 func (p *past) uncount(list []sample) {
 	for i := range list {
 		p.rows -= len(list[i].rows)
@@ -335,7 +336,7 @@ func (p *past) bound() {
 		drop = max(drop, i+1)
 	}
 	full := len(p.names.list) > maxNames || p.names.bytes > maxBytes
-	if full { // most names may be of old samples only
+	if full { // perhaps most names occur only in old samples
 		drop = max(drop, len(p.samples)/2)
 	}
 	drop = min(drop, len(p.samples)-1)

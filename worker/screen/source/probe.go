@@ -20,7 +20,8 @@ const (
 	maxPages     = 16 << 10 // of memory that are read for memory contexts
 )
 
-// Plan implements Prober.Plan. The stack is read twice without a stop of the process, and both reads must give the same plans.
+// Plan implements Prober.Plan. The process is not stopped. So Plan reads its stack twice, and returns an error unless both
+// times give the same plans.
 func (l *Live) Plan(ctx context.Context, pid int) (*Plan, error) {
 	c, err := l.current()
 	if err != nil {

@@ -35,7 +35,7 @@ func OpenRecorded(dir, dataDir string) (*Recorded, error) {
 // Dir returns the recorder's directory.
 func (r *Recorded) Dir() string { return r.dir }
 
-// fill adds the newest recorded sweeps to p, which must be empty. Sweeps that cannot be read become gaps.
+// fill adds the recorded sweeps of the last recordedSpan to p, which must be empty. Sweeps that cannot be read become gaps.
 func (r *Recorded) fill(p *past, rules *rules) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -50,7 +50,7 @@ func (r *Recorded) fill(p *past, rules *rules) {
 	_ = stacks.read(ctx, r.reader, Span{now.Add(-recordedSpan), now}, p)
 }
 
-// recordedStacks are sweeps with the numbers of their stacks. The frames of the stacks are not read yet.
+// recordedStacks are sweeps with the numbers of their stacks. The frames of these stacks are read later, by the method read.
 type recordedStacks struct {
 	sweeps []recordedSweep
 	wanted map[int64]bool // the numbers of all stacks
@@ -152,8 +152,8 @@ func stamp(micro int64) *time.Time {
 	return &t
 }
 
-// forestOf builds the forest of waits for locks from the blockers of each session. A session stands below its first blocker,
-// and is repeated below the others.
+// forestOf builds the forest of waits for locks from the blockers of each session. A session that waits for several blockers
+// is in the tree of each of them.
 func forestOf(sessions []moment.Session) []*moment.Node {
 	blocked, waits := map[int][]*moment.Session{}, map[int]*moment.Session{}
 	for i := range sessions {

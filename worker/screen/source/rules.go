@@ -43,8 +43,8 @@ const (
 	mostOfRule      = 8                // largest number of findings of one rule
 )
 
-// RulesNeed is the time of samples after which each rule can find what has lasted for long before. Only a statement without a wait
-// needs so much: other rules need at most three samples.
+// RulesNeed is the time for which a new source must take samples until every rule can find a state that began long before. Only the
+// rule for statements without a wait needs this time. The others need at most three samples.
 const RulesNeed = longStatement
 
 // facts are the input of the rules: a moment, and data of the host.
@@ -56,14 +56,14 @@ type facts struct {
 	states map[int]byte
 	// kernel are the kernel functions in which processes of state D sleep, if they are known.
 	kernel map[int]string
-	// memory is what all processes together can use, in bytes; 0: not known.
+	// memory is the number of bytes that all processes of the server together can use; 0: not known.
 	memory uint64
 	// unseen is the number of active processes whose state was not read.
 	unseen int
 }
 
-// rules makes the findings of each sample, and keeps since which sample they are true. A fact is a key: of a finding, or of a
-// condition that must be true for some samples before it becomes a finding.
+// rules makes the findings of each sample, and keeps since which sample each fact has been true. A fact is a key: of a finding, or
+// of a condition that must be true for some samples before it becomes a finding.
 type rules struct {
 	first   map[string]time.Time // first of the samples in a row in which a fact is true
 	count   map[string]int       // number of these samples

@@ -26,7 +26,7 @@ import (
 type Source interface {
 	// Info returns a description of the server, and of the data that the source has.
 	Info(ctx context.Context) (*Info, error)
-	// Watch makes the source take samples until end is called. Without a watcher, a live source does not read the server.
+	// Watch makes the source take samples until end is called. A live source reads the server only while there is such a watcher.
 	// The channel receives a value after each sample. A receiver that is late gets one value for several samples.
 	Watch() (changed <-chan struct{}, end func())
 	// Load returns the active sessions by wait class over time. The number of columns is approximate.
@@ -34,7 +34,8 @@ type Source interface {
 	// `Who` returns the share of each value of the property by (such as each user) in the database time, the largest first.
 	// Values beyond limit are added up in Others; 0: no limit.
 	Who(ctx context.Context, q Query, by By, limit int) (*Who, error)
-	// Findings returns the findings of the newest sample, the worst first. Their shares are of the span.
+	// Findings returns the findings of the newest sample, the worst first. Their shares are parts of the database time of the
+	// span.
 	Findings(ctx context.Context, s Span) (*Findings, error)
 	// Sessions returns the sessions of the newest sample that pass the filter: first active sessions, then open transactions,
 	// then idle sessions; at most limit, 0: all.
@@ -369,7 +370,7 @@ type Plan struct {
 	Phrase string `json:"phrase,omitempty"`
 	// Unproven is set if plans of this build of the server were not compared with EXPLAIN.
 	Unproven bool `json:"unproven,omitempty"`
-	// Whole is set if the levels are complete: no outer statement can be missing.
+	// Whole is set if the list of statements is complete, so that no outer statement can be missing.
 	Whole bool `json:"whole"`
 }
 
@@ -393,7 +394,7 @@ type Memory struct {
 	// ResidentBytes and SwappedBytes are the memory of the whole process. They are absent if they could not be read.
 	ResidentBytes *int64 `json:"resident_bytes,omitempty"`
 	SwappedBytes  *int64 `json:"swapped_bytes,omitempty"`
-	// Inexact says why the figures are not of one moment, or not complete; absent: they are exact.
+	// Inexact says why the figures are from different moments, or incomplete; absent: they are exact.
 	Inexact string `json:"inexact,omitempty"`
 }
 

@@ -30,7 +30,8 @@ type session struct {
 	started int64
 }
 
-// doing is a phrase about a session. It is true while the session has the same statement (by its start) and wait event.
+// doing is a phrase about a session. It is valid for a session in a later sample as long as the session has the same statement
+// (by its start) and the same wait event.
 type doing struct {
 	phrase string
 	query  int64
@@ -51,7 +52,8 @@ type stacks struct {
 
 func identityOf(s *moment.Session) session { return session{s.ServerPID, micro(s.Started)} }
 
-// addPhrases adds the phrases of the last round to sessions that have the same statement and the same wait event.
+// addPhrases adds the stored phrases to the active sessions that still have the statement and the wait event for which the
+// phrase was made.
 func (k *stacks) addPhrases(m *moment.Moment) {
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
@@ -62,8 +64,8 @@ func (k *stacks) addPhrases(m *moment.Moment) {
 	}
 }
 
-// take starts a round for the active sessions of a moment, unless a round runs or has begun less than roundsEvery ago. The
-// caller must have locked l.reading and l.mu.
+// take starts a round for the active sessions of a moment, unless the source takes no stacks, a round is running, or the last
+// round began less than roundsEvery ago. The caller must have locked l.reading and l.mu.
 func (k *stacks) take(l *Live, m *moment.Moment) {
 	if k.busy || l.o.Capturer == nil || l.reader == nil || time.Since(k.began) < roundsEvery {
 		return
@@ -123,7 +125,7 @@ func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 	l.stacks.busy = false
 	close(l.stacks.ended)
 	l.past.addStacks(at, KindSampled, 2*max(l.o.Interval, roundsEvery), list)
-	for id, d := range l.stacks.phrases { // with many sessions, keep phrases of earlier rounds
+	for id, d := range l.stacks.phrases { // keep the phrases of earlier rounds, because with many sessions one round has only some
 		if _, ok := taken[id]; !ok && len(active) > stacksPerSample && time.Since(d.at) < watchStacks {
 			taken[id] = d
 		}
