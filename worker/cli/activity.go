@@ -32,7 +32,7 @@ type activityFlags struct {
 	plans                 bool
 	pids                  []int             // processes to print; empty: all
 	capturer              *capture.Capturer // for phrases; nil: not created yet
-	clients, slots        int               // client backends, and connection slots for ordinary roles; 0: not known
+	clients, slots        int               // numbers of client backends, and of connection slots for ordinary roles; 0: not known
 	standbys              string            // synchronous_standby_names, if a commit waits for standbys; empty: not known
 	lockPhrases           map[int]string    // keys of the phrases of sessions that wait for a lock, by process id of the server
 }

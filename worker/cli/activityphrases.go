@@ -23,7 +23,7 @@ const (
 )
 
 // addPhrases sets the phrases of the sessions that are not idle. It takes call stacks without stopping the processes. A session
-// whose state, statement or wait event has changed since the moment gets no phrase.
+// whose state, statement or wait event has changed since the moment was read gets no phrase.
 func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m *moment.Moment) {
 	if f.capturer == nil {
 		c, err := capture.New(capture.Config{})
@@ -115,8 +115,8 @@ func (f *activityFlags) trace(ctx context.Context, reader *state.Reader, s *mome
 	return t
 }
 
-// sameWait reports whether two waits are equal: w, the wait of a session in a moment (nil: none), and of, the wait
-// event that was read with the session's stack.
+// sameWait reports whether two waits are equal. w is the wait of a session in a moment (nil: none). of is the wait event that
+// was read together with the session's stack.
 func sameWait(w *moment.Wait, of backtrace.Wait) bool {
 	if w == nil {
 		return of.Class == ""

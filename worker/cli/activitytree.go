@@ -176,7 +176,8 @@ func (f *activityFlags) repeatsWait(n *moment.Node, s *moment.Session) bool {
 	return false
 }
 
-// behind returns the first blocker of a process, if no blocker holds the lock: all of them wait in front of the process. Else it is 0.
+// behind returns the first blocker of a process if none of its blockers holds the lock, because all of them wait for the lock
+// before it in the queue. Otherwise it returns 0.
 func behind(m *moment.Moment, pid int) int {
 	s := byServerPID(m, pid)
 	if s == nil || len(s.Blockers) == 0 || slices.ContainsFunc(s.Blockers, func(b moment.Blocker) bool { return !b.Queued }) {

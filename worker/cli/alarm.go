@@ -12,7 +12,7 @@ import (
 // alarm is a timer of the kernel (timerfd_create(2)). It replaces the timers of the Go runtime, which cause more
 // context switches. A Go timer waits for whole milliseconds and then for the rest, and it also wakes the runtime's
 // monitor thread. After a Go timer, a round continues in the time slice of the round before, which can end in the
-// middle of a capture. On a busy machine, that was a third of all context switches.
+// middle of a capture. On a busy machine, such interruptions were a third of all context switches.
 type alarm struct {
 	file *os.File
 	fd   int

@@ -248,7 +248,7 @@ type rounds struct {
 	options  capture.Options
 	targets  []process.Target
 	failed   map[int]bool // by process id
-	named    *sessions    // sessions of the processes that the user has named; nil: not read
+	named    *sessions    // sessions of the processes in the arguments; nil: not read
 	ended    int          // number of the failed processes that have ended, which is not an error
 	taken    stats
 	// stacks is the number of captured threads, and generated is the number of those threads whose stack ends in code
@@ -258,8 +258,8 @@ type rounds struct {
 	stdout, stderr    io.Writer
 }
 
-// round captures each process once. If counts is set, the times are added to the
-// statistics. An error means that the output could not be written.
+// round captures each process once. If counts is set, the times that the captures took are added to the statistics. An error
+// means that the output could not be written.
 func (r *rounds) round(ctx context.Context, counts bool) error {
 	if r.server != nil {
 		r.server.begin()
@@ -320,8 +320,8 @@ func collectLate(rounds int) {
 	}
 }
 
-// later returns the later of two times. It gives the time of the next round, so that a late round does not make the
-// next rounds follow faster.
+// later returns the later of two times. Its caller computes the time of the next round with it, so that after a late round the
+// next rounds do not follow faster.
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b

@@ -70,8 +70,9 @@ func openSessions(server cluster.Cluster, stderr io.Writer) *sessions {
 	return &sessions{reader: reader}
 }
 
-// printSession prints the trace of a process that the user has named. The server's memory gives the holder of a lock, and the session
-// if it is idle or in a transaction. Nothing else of the session is printed. s may have no data of the process.
+// printSession prints the trace of a process that the user has named. The server's memory gives the holder of a lock, and the
+// session if it is idle or in a transaction. Nothing else about the session is printed. If s has no data of the process, only the
+// trace is printed.
 func (r *rounds) printSession(s *sessions, t *backtrace.Trace, began time.Time) error {
 	t.Session = &backtrace.Session{Time: began}
 	s.traces = []*backtrace.Trace{t}
@@ -82,11 +83,11 @@ func (r *rounds) printSession(s *sessions, t *backtrace.Trace, began time.Time) 
 	return r.print(t)
 }
 
-// sessionsOf prepares to read the memory of the server that has the first of the processes. It returns nil if they are of no server,
-// if the memory cannot be read, or if the output has no data of sessions.
+// sessionsOf prepares to read the memory of the server that has the first of the processes. It returns nil if they belong to no
+// server, if the memory cannot be read, or if the chosen output has no data of sessions.
 func (f *captureFlags) sessionsOf(targets []process.Target) *sessions {
 	if f.repeat > 1 || f.stats || f.goroutines || f.noContext || f.format != console.FormatText && !f.isBrief() {
-		return nil // many rounds measure, so they read nothing else
+		return nil // many rounds are a measurement, so they read nothing else
 	}
 	server, err := cluster.ByProcess(targets[0].PID)
 	if err != nil {
@@ -138,13 +139,14 @@ func (s *sessions) end(titles map[int]string) {
 	}
 }
 
-// addHolder adds to a trace the mode of the lock for which the process waits, the relation that is locked, and the process that holds
-// this lock or waits in front. x and y are the session before and after the capture. Without the same wait in both, nothing is added.
+// addHolder adds to a trace the mode of the lock for which the process waits, the relation that is locked, and the process that
+// holds this lock or waits in front. x and y are the session before and after the capture. If the wait is not the same in both,
+// addHolder adds nothing.
 func (s *sessions) addHolder(t *backtrace.Trace, x, y *moment.Session) {
 	held := func(b moment.Blocker) bool { return b.Held != "" && !b.Queued }
 	i := slices.IndexFunc(y.Blockers, held)
 	if i < 0 && len(y.Blockers) > 0 {
-		i = 0 // all blockers wait too
+		i = 0 // all blockers wait for the lock too: take the first
 	}
 	if i < 0 || t.Wait.Class != "Lock" || t.Wait.Event != y.Blockers[i].Lock {
 		return

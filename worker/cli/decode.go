@@ -145,9 +145,9 @@ type decoder struct {
 	decoded, failed, cut int
 
 	memory, size *budget.Budget
-	full         error // not nil: the budget size has no room for more messages
+	full         error // not nil: the budget in the field size has no room for more messages
 	sites        map[string]*heapSite
-	other        heapSite // sum of the allocations whose stacks are not kept, as there are too many
+	other        heapSite // sum of the allocations whose stacks are not kept because there are too many
 }
 
 // heapSite has the number of allocations with one stack, the sum of their bytes, and the stack as text.

@@ -99,14 +99,14 @@ func doctorsServer(dataDir, connString string, env func(string) string, servers 
 	return found[0]
 }
 
-// serversToChoose returns the servers of this host as an error, if the user has chosen none and there are several.
+// serversToChoose returns an error that lists the servers of this host, if there are several and the user has chosen none.
 func serversToChoose(o *doctor.Options, env func(string) string) error {
 	if o.DataDir != "" || o.ConnString != "" || env("PGHOST")+env("PGHOSTADDR")+env("PGPORT")+env("PGSERVICE") != "" {
 		return nil
 	}
 	found, denied, err := console.AllServers()
 	if err != nil || len(found)+denied <= 1 {
-		return nil //nolint:nilerr // doctor reports it
+		return nil //nolint:nilerr // the command itself reports this error later
 	}
 	_, several := console.ChooseServer(found, denied)
 	return several

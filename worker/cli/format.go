@@ -37,7 +37,7 @@ func (r *rounds) print(t *backtrace.Trace) error {
 	return err
 }
 
-// isBrief reports whether stacks are printed for people.
+// isBrief reports whether the format is one of the short formats for people.
 func (f *captureFlags) isBrief() bool {
 	return f.format == console.FormatBrief || f.format == console.FormatShort
 }

@@ -30,7 +30,7 @@ func (g *given) value(name string) string {
 // set reports whether a switch is on.
 func (g *given) set(name string) bool { return g.value(name) == "true" }
 
-// format returns the situation if the format is none of those; "" if it is.
+// format returns the situation, such as "with --format json", if the chosen format is not in the list of; "" if it is.
 func (g *given) format(of ...string) string {
 	if format := g.value("format"); !slices.Contains(of, format) {
 		return "with --format " + format
@@ -38,7 +38,7 @@ func (g *given) format(of ...string) string {
 	return ""
 }
 
-// with returns the situation if a switch is on.
+// with returns the situation "with --NAME" if the switch with this name is on; otherwise "".
 func (g *given) with(name string) string {
 	if g.set(name) {
 		return "with --" + name
@@ -46,7 +46,7 @@ func (g *given) with(name string) string {
 	return ""
 }
 
-// without returns the situation if no option of a list is given.
+// without returns the situation if none of the options in a list is given; otherwise "".
 func (g *given) without(names ...string) string {
 	if slices.ContainsFunc(names, g.fs.Changed) {
 		return ""
@@ -54,7 +54,7 @@ func (g *given) without(names ...string) string {
 	return "without --" + strings.Join(names, " or --")
 }
 
-// first returns the first situation of several.
+// first returns the first of several situations that is not empty.
 func first(situations ...string) string {
 	for _, s := range situations {
 		if s != "" {
@@ -64,7 +64,7 @@ func first(situations ...string) string {
 	return ""
 }
 
-// idle are options of a command that have no effect in a situation.
+// idle has options of a command that have no effect in some situation, such as together with another option.
 type idle struct {
 	options []string
 	// because returns the situation, such as "with --format json"; "" if the options have an effect.
@@ -75,7 +75,7 @@ type idle struct {
 // by the commands themselves. TestEveryOption has an entry for each option of each command.
 func ignoredOptions() map[string][]idle {
 	text := func(g *given) string { return g.format(console.FormatText) }
-	server := func(g *given) bool { return len(g.args) == 0 } // memory of a server
+	server := func(g *given) bool { return len(g.args) == 0 } // the command memory reads a whole server
 	return map[string][]idle{
 		"activity": {
 			{[]string{"sort"}, func(g *given) string { return g.with("tree") }},
@@ -152,7 +152,7 @@ func ignoredOptions() map[string][]idle {
 	}
 }
 
-// noTexts is the situation in which no text of a query is recorded.
+// noTexts returns the situation if the chosen options record no query texts; otherwise "".
 func noTexts(g *given) string {
 	if g.value("record-query-text") == "off" {
 		return "with --record-query-text off"
@@ -168,7 +168,7 @@ func topIdle() []idle {
 		}
 		return g.with("all")
 	}
-	printed := func(g *given, view string) string { // of one view
+	printed := func(g *given, view string) string { // a printed page of the screen
 		if g.set("batch") && g.value("format") == console.FormatText && g.value("view") != view {
 			return "with --batch, except with --view " + view
 		}
@@ -204,7 +204,7 @@ func topIdle() []idle {
 	}
 }
 
-// cacheOptions are the options of debuginfod that need a server.
+// cacheOptions are the options of debuginfod that have an effect only if a debuginfod server is configured.
 func cacheOptions() []string {
 	return []string{"debuginfod-cache", "debuginfod-cache-size", "debuginfod-max-size", "debuginfod-min-free"}
 }
@@ -214,10 +214,10 @@ func refuseIgnored(cmd *cobra.Command, args []string, env func(string) string) e
 	g := &given{cmd.Flags(), args}
 	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
 	list := ignoredOptions()[path]
-	if path != "worker" { // a service has one command line for hosts with and without the variable
+	if path != "worker" { // a worker's unit has the same options with and without $DEBUGINFOD_URLS
 		list = append(list, idle{cacheOptions(), func(g *given) string {
 			if g.value("core") != "" || path == "memory" && !g.set("allocations") {
-				return "" // another error
+				return "" // the command returns another error
 			}
 			if url := g.value("debuginfod"); url == "[off]" || url == "[]" && env(debuginfod.EnvURLs) == "" {
 				return "without a server: give --debuginfod URL, or set " + debuginfod.EnvURLs

@@ -38,8 +38,8 @@ func keepBelowMemoryLimits() {
 }
 
 // withProcessorLimit returns a context that ends with the cause errProcessorTime when this process has used the processor time
-// that RLIMIT_CPU allows. It reports the limit at once, because the kernel kills the process if it does not end soon. The caller
-// must call stop.
+// that RLIMIT_CPU allows. It reports on stderr that the limit is reached as soon as this happens, because the kernel kills the
+// process if it does not end soon. The caller must call stop.
 func withProcessorLimit(parent context.Context, stderr io.Writer) (ctx context.Context, stop func()) {
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_CPU, &l) != nil || l.Cur == unix.RLIM_INFINITY {
@@ -47,7 +47,7 @@ func withProcessorLimit(parent context.Context, stderr io.Writer) (ctx context.C
 	}
 	allowed := l.Cur
 	if l.Cur == l.Max && l.Cur > 1 {
-		l.Cur-- // to get SIGXCPU first: at the hard limit, the kernel kills the process
+		l.Cur-- // lower the soft limit to get SIGXCPU first: at the hard limit, the kernel kills the process
 		_ = unix.Setrlimit(unix.RLIMIT_CPU, &l)
 	}
 	ctx, cancel := context.WithCancelCause(parent)

@@ -136,7 +136,8 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger, r
 }
 
 // reloads returns a channel that receives a value after each SIGHUP, if the file of rules is valid then. It returns nil if there
-// is no such file. If the file has an error, no worker reads it, so the old rules stay in force for all servers.
+// is no such file. If the file has an error, the channel receives no value. So no worker reads the file, and all servers keep the
+// old rules.
 func reloads(ctx context.Context, log zerolog.Logger, record *worker.RecordConfig) <-chan struct{} {
 	if !record.HasRules() {
 		return nil
@@ -191,8 +192,8 @@ func listenAddress(address string) string {
 	return address
 }
 
-// passedOn returns the flags to pass to each worker: the flags of the command line for whose names the callback wanted
-// returns true, without flags that only concern the supervisor.
+// passedOn returns the flags to pass to each worker: the flags of the command line for whose names the callback wanted returns
+// true, except flags that concern only the supervisor.
 func passedOn(fs *pflag.FlagSet, wanted func(name string) bool) (words []string) {
 	fs.Visit(func(f *pflag.Flag) {
 		if !wanted(f.Name) ||
@@ -212,7 +213,7 @@ func passedOn(fs *pflag.FlagSet, wanted func(name string) bool) (words []string)
 
 // supervisedMemory is the limit of the private memory of a supervised worker, in bytes. An ordinary worker needs some 20 to 60 MB,
 // and its garbage collector works harder from 320 MB on. The user of a server can make its worker need much more. Because of the
-// limit, only this worker ends, and the workers of other users keep their memory.
+// limit, only that worker then ends, and the workers of other users keep their memory.
 const supervisedMemory = 1 << 30
 
 // limitMemory sets the limit supervisedMemory for this process, unless it has a lower limit.
@@ -252,7 +253,7 @@ func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Co
 			input := bufio.NewReader(cmd.InOrStdin())
 			for {
 				line, err := input.ReadSlice('\n')
-				if err != nil { // a line that is too long is an error too
+				if err != nil { // at the end of the input, or if a line is too long
 					return
 				}
 				if list, ok := strings.CutPrefix(string(line), "ports "); ok {

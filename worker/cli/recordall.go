@@ -44,7 +44,8 @@ func (u *userFolders) words(uid int) []string {
 }
 
 // makeFolder returns the folder of a user id below dir, and creates dir and the folder if they are missing. It returns an error
-// unless dir belongs to the user of this process and only this user can write to it: another user could replace a folder.
+// unless dir belongs to the user of this process and only this user can write to it: otherwise another user could replace a
+// folder.
 func makeFolder(dir string, uid int) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err == nil {
 		if err := os.Chmod(dir, folderMode); err != nil { // os.Mkdir would apply the umask

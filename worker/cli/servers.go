@@ -25,7 +25,7 @@ var errTwice = errors.New("-D is given twice: run the command once for each serv
 // errEmpty is the error of -D with an empty text, as of a variable that is not set. No server is chosen in its place.
 var errEmpty = errors.New("-D is empty: name a data directory")
 
-// onceValue is the value of a flag that may be given only once. To give the same value again is no error.
+// onceValue is the value of a flag that may have only one value. It is no error to give the flag again with the same value.
 type onceValue struct {
 	pflag.Value
 
@@ -37,7 +37,7 @@ func (v *onceValue) Set(text string) error {
 	if text == "" {
 		return errEmpty
 	}
-	if v.given != "" && v.given != text { // completion parses the command line twice
+	if v.given != "" && v.given != text { // the same value again is allowed, because completion parses the command line twice
 		return errTwice
 	}
 	v.given = text

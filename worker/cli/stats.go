@@ -39,7 +39,7 @@ type statsDocument struct {
 	Count int `json:"count"`
 	// Pause is the time for which the target was stopped.
 	Pause quantiles `json:"pause_us"`
-	// Held is the time for which the capture was attached to the target.
+	// Held is the time for which the capture was attached to the target process.
 	Held      quantiles `json:"held_us"`
 	Unwind    quantiles `json:"unwind_us"`
 	Symbolize quantiles `json:"symbolize_us"`

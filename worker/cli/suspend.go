@@ -10,9 +10,9 @@ import (
 	"pg_stat_backtrace/worker/cli/console"
 )
 
-// suspendable handles the terminal's stop signal (^Z) until the caller calls the function stop. This program then
-// suspends itself only while it has stopped no process: otherwise that process would stay stopped until this program is
-// continued.
+// suspendable handles the terminal's stop signal (^Z) until the caller calls the function stop. Until then, this
+// program suspends itself only at a time when it has no process stopped. Otherwise that process would stay stopped
+// until the user continues this program.
 func suspendable(stderr io.Writer) (stop func()) {
 	if signal.Ignored(syscall.SIGTSTP) {
 		return func() {} // the parent process has chosen to ignore the signal

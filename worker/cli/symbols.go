@@ -203,7 +203,7 @@ func (f *symbolsFlags) one(
 	return err
 }
 
-// again returns the command that examines only this subject, quoted for a shell.
+// again returns a command line that examines only this subject, quoted for a shell.
 func (f *symbolsFlags) again(s subject) string {
 	words := []string{"pg_stat_backtrace", "symbols"}
 	switch {
@@ -230,7 +230,7 @@ type symbolsReport struct {
 func (f *symbolsFlags) look(s subject, client *debuginfod.Client) ([]doctor.SymbolImage, error) {
 	o := doctor.SymbolOptions{DebugDirs: f.dirs}
 	if client != nil {
-		o.Fetched = client // only if not nil: an interface with a nil *Client is not nil
+		o.Fetched = client // set only if client is not nil: an interface with a nil *Client is not nil
 	}
 	if s.pid != 0 {
 		return doctor.SymbolsOf(s.pid, o)
@@ -239,7 +239,7 @@ func (f *symbolsFlags) look(s subject, client *debuginfod.Client) ([]doctor.Symb
 	return []doctor.SymbolImage{m}, err
 }
 
-// describeError returns the error of a subject with the name of the subject and, for some errors, with a remedy.
+// describeError returns err with the name of the subject about which it is. For some errors, it adds a remedy.
 func describeError(s subject, err error) error {
 	switch {
 	case errors.Is(err, process.ErrGone):

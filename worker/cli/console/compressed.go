@@ -62,12 +62,13 @@ func (f *CompressedFlags) Write(w io.Writer, t *backtrace.Trace) error {
 }
 
 // PrintStack prints one stack; size is the number of bytes that were allocated there, or 0. The line before the stack has the
-// title, and the number of outer frames that are left out because the format has no room. Errors of out are not reported.
+// title, and the number of outer frames that are left out because the format has no room for them. Errors of out are not
+// reported.
 func (f *CompressedFlags) PrintStack(out *bufio.Writer, title string, th *backtrace.Thread, size uint64) {
 	frames := physicalFrames(th.Frames)
 	exact := exactFrames(frames)
 	if n := len(frames); n > 0 {
-		_, _ = f.windows.Encode(placeOf(frames[n-1])) // the first image, which is the program, keeps its own addresses
+		_, _ = f.windows.Encode(placeOf(frames[n-1])) // encode the program first: the first image keeps its own addresses
 	}
 	frames, exact = frames[min(f.pre, len(frames)):], exact[min(f.pre, len(frames)):]
 	frames = frames[:max(0, len(frames)-f.post)]
@@ -126,7 +127,8 @@ func exactFrames(frames []*backtrace.Frame) []bool {
 	return exact
 }
 
-// placeOf returns the place of a frame: its image and the address in it. Without an image, it is the address in the process.
+// placeOf returns the place of a frame: its image and the address in it. Without an image, the place is the address in the
+// process.
 func placeOf(f *backtrace.Frame) compressed.Place {
 	if f.BuildID == "" && f.ModuleOffset == 0 {
 		return compressed.Place{Name: "[" + strings.Trim(f.Module, "[]") + "]", Address: f.Address}

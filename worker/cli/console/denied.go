@@ -52,7 +52,7 @@ func Describe(err error, s Subject) string {
 	case errors.Is(err, cluster.ErrNotDataDir) && s.DataDir != "":
 		return describeNoDataDir(err, s.DataDir)
 	case errors.Is(err, cluster.ErrNotRunning):
-		text, _, _ := strings.Cut(err.Error(), ": /proc/") // the rest, the kernel's error, adds nothing
+		text, _, _ := strings.Cut(err.Error(), ": /proc/") // without the kernel's error, which does not help
 		return text + ". Start the server, or print what a worker has recorded: pg_stat_backtrace history --record-dir DIRECTORY"
 	}
 	var path *fs.PathError
@@ -111,7 +111,8 @@ func describeNoDataDir(err error, dir string) string {
 	return text
 }
 
-// rights says which user owns a file or process, and which user may read it. owner is a user id; negative: not known.
+// rights returns a sentence about a file or process (what): which user owns it, and which user may read it. owner is a user id;
+// negative: not known.
 func rights(what string, owner int) string {
 	if owner < 0 {
 		return fmt.Sprintf("user %s may not read %s. Run the command as its owner or as root", nameOf(os.Geteuid()), what)
@@ -120,7 +121,7 @@ func rights(what string, owner int) string {
 		nameOf(owner), nameOf(os.Geteuid()))
 }
 
-// sudo returns the command line with sudo before it, quoted for a shell.
+// sudo returns this program's command line with sudo before it, quoted for a shell.
 func (s Subject) sudo() string {
 	words := []string{"sudo pg_stat_backtrace"}
 	for _, word := range s.Words {

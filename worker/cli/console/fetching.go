@@ -14,7 +14,7 @@ import (
 )
 
 // Capturer returns a capturer that gets debug files from debuginfod, if servers are configured. The caller must call the second
-// result at the end of the command. That function prints on stderr how many files were not fetched in time.
+// result, a function, at the end of the command. It prints on stderr how many files were not fetched in time.
 func (f *DebuginfodFlags) Capturer(stderr io.Writer, debugDirs []string) (*capture.Capturer, func(), error) {
 	verbose := os.Getenv(debuginfod.EnvProgress) != ""
 	var mu sync.Mutex
@@ -35,7 +35,7 @@ func (f *DebuginfodFlags) Capturer(stderr io.Writer, debugDirs []string) (*captu
 		Report: func(err error) { Tellf(stderr, "note: %v", err) },
 	}
 	if client != nil {
-		cfg.Remote = client // only if not nil: an interface with a nil *Client is not nil
+		cfg.Remote = client // set only if client is not nil: an interface with a nil *Client is not nil
 	}
 	c, err := capture.New(cfg)
 	return c, func() {
@@ -53,9 +53,9 @@ func (f *DebuginfodFlags) Capturer(stderr io.Writer, debugDirs []string) (*captu
 	}, err
 }
 
-// announceScan returns a function to call when the reading of a stripped server's code begins. That function returns
-// another function, which must be called at the end. If reading takes long, a message on stderr explains why the user
-// waits.
+// announceScan returns a function that the caller must call when it begins to read the code of a stripped server. That function
+// returns another one, which the caller must call when it has read the code. If reading takes long, a message on stderr
+// explains why the user waits.
 func announceScan(stderr io.Writer) func(image, folder string) (ended func(error)) {
 	const long = 500 * time.Millisecond
 	return func(image, folder string) func(error) {

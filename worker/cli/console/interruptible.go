@@ -11,8 +11,8 @@ type interruptible struct {
 	ctx   context.Context //nolint:containedctx // a Reader has no other way
 	r     io.Reader
 	buf   []byte
-	rest  []byte // read and not returned yet
-	err   error  // of the last read
+	rest  []byte // bytes that were read and not returned yet
+	err   error  // error of the last read
 	reads chan readResult
 }
 
@@ -21,8 +21,8 @@ type readResult struct {
 	err error
 }
 
-// NewInterruptible returns a reader of r. After the end of ctx, its Read returns the error of ctx. One Read of r may still run
-// then.
+// NewInterruptible returns a reader of r. After the end of ctx, its Read returns the error of ctx. One call of r.Read may then
+// still be running.
 func NewInterruptible(ctx context.Context, r io.Reader) io.Reader {
 	const size = 64 << 10
 	return &interruptible{ctx: ctx, r: r, buf: make([]byte, size), reads: make(chan readResult, 1)}
@@ -55,9 +55,9 @@ func (i *interruptible) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// UntilInterrupt calls work, which may block in reads of other users' files, and returns its error. After the end of
-// ctx, work may still run for the duration left. Then UntilInterrupt returns the error of ctx although work still runs.
-// The caller should end the program.
+// UntilInterrupt calls work, which may block in reads of other users' files, and returns its error. After the end of ctx,
+// UntilInterrupt waits for work for the time left. After that, it returns the error of ctx although work still runs. The
+// caller should end the program.
 func UntilInterrupt(ctx context.Context, left time.Duration, work func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- work() }()

@@ -50,8 +50,8 @@ func LogSink(w io.Writer, format string) (io.Writer, error) {
 	return shown, nil
 }
 
-// Logger returns a logger that writes messages of this level and above as lines of JSON to w. It sets zerolog's global formats of
-// times.
+// Logger returns a logger that writes messages of this level and above as lines of JSON to w. It also sets zerolog's global
+// formats of times.
 func Logger(w io.Writer, level string) (zerolog.Logger, error) {
 	lvl, err := zerolog.ParseLevel(level)
 	if err != nil || level == "" {

@@ -19,7 +19,7 @@ type Output struct {
 	io.Writer
 
 	file *os.File // nil: standard output
-	name string   // of the complete file; "": file keeps its name
+	name string   // name that the complete file gets; "": file keeps its name
 }
 
 // CreateOutput opens the output; name "" or "-": standard output. A regular file has another name until Commit. So
@@ -75,8 +75,9 @@ type linkTarget struct {
 	descriptor int // -1: none
 }
 
-// followLinks follows symbolic links of this user and of root. It returns a link of another user itself, which is then replaced
-// by the result: in a folder for all users, that user could otherwise choose the file that root writes.
+// followLinks follows symbolic links of this user and of root. It does not follow a link of another user, and returns the link's
+// own path, so that the result replaces the link. Otherwise, in a folder for all users, that user could choose the file that root
+// writes.
 func followLinks(name string) (linkTarget, error) {
 	const most = 40 // the kernel's limit too
 	path := name
@@ -89,7 +90,7 @@ func followLinks(name string) (linkTarget, error) {
 		}
 		info, err := os.Lstat(path)
 		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-			return linkTarget{path: path, descriptor: -1}, nil //nolint:nilerr // a file that is not there will be made
+			return linkTarget{path: path, descriptor: -1}, nil //nolint:nilerr // a missing file will be created
 		}
 		if owner, _ := info.Sys().(*syscall.Stat_t); owner == nil || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
 			return linkTarget{path: path, descriptor: -1}, nil
@@ -106,7 +107,8 @@ func followLinks(name string) (linkTarget, error) {
 	return linkTarget{}, fmt.Errorf("%s: %w", name, syscall.ELOOP)
 }
 
-// folderOf returns the folder of a path. Package filepath would remove "..", which is wrong after a link to a folder.
+// folderOf returns the folder of a path. Package filepath would remove "..", which gives another folder if the name before it is a
+// link.
 func folderOf(path string) string {
 	switch i := strings.LastIndexByte(path, '/'); i {
 	case -1:

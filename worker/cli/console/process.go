@@ -28,7 +28,7 @@ func named(pid int) string {
 	return fmt.Sprintf("%d (%s)", pid, render.VisibleLine(stat.Comm))
 }
 
-// ExplainTarget is like Explain, but it also distinguishes a process that did not exist at the start of the command.
+// ExplainTarget is like Explain, but if the process did not exist at the start of the command, it returns NoProcess.
 func ExplainTarget(target process.Target, err error) string {
 	if target.StartTime == 0 && IsGone(err) {
 		return NoProcess(target.PID)

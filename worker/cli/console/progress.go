@@ -26,7 +26,7 @@ type Progress struct {
 // NewProgress returns a Progress that writes to w.
 func NewProgress(w io.Writer) *Progress { return &Progress{w: w, terminal: Terminal(w)} }
 
-// Begin begins the download for an image. Later events are about this image, until End.
+// Begin notes that the download for an image begins. Events until the call of End are about this image.
 func (p *Progress) Begin(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,7 +22,7 @@ const DebugDirUsage = "look for separate debug files below `DIRECTORY` (may be g
 	elfimage.DefaultFolder + ")"
 
 // LinesWait is the longest time for which a command waits for the source lines of a program that it captures for the first time.
-// It is longer than the worker's, because a command answers only one user.
+// It is longer than the worker waits, because a command answers only one user.
 const LinesWait = 10 * time.Second
 
 // Identities returns the processes that have these process ids now. A capture of such a target fails if the kernel has given the
@@ -32,7 +32,7 @@ func Identities(pids []int) []process.Target {
 	for i, pid := range pids {
 		targets[i] = process.Target{PID: pid, UID: -1}
 		if held, err := process.Hold(pid); err == nil {
-			targets[i].Held = held // never released: needed as long as this program runs
+			targets[i].Held = held // never released, because it is needed as long as this program runs
 		}
 		if stat, err := process.ReadStat(pid); err == nil { // otherwise the capture returns the error
 			targets[i].StartTime = stat.StartTime

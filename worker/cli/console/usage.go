@@ -29,7 +29,7 @@ type usageError struct{ error }
 func (e *usageError) Is(target error) bool { return target == ErrUsage }
 func (e *usageError) Unwrap() error        { return e.error }
 
-// UsageArgs returns check, but with its errors marked as usage errors.
+// UsageArgs returns a function that calls check and marks its errors as usage errors.
 func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		err := check(cmd, args)
@@ -86,8 +86,8 @@ func OnlyServer() (string, error) {
 // errDenied means that there are servers, but this user may examine none of them.
 var errDenied = errors.New("this user may examine no server")
 
-// AllServers returns the data directories of the servers of this host. denied is the number of servers that this user
-// may not examine. Their directories are not in found.
+// AllServers returns the data directories of the servers of this host. denied is the number of servers that this user may not
+// examine. The directories of these are not in found.
 func AllServers() (found []string, denied int, err error) {
 	processes, denied, err := node.Running()
 	if err != nil {

@@ -23,7 +23,7 @@ func (f *historyFlags) keys() []string {
 	return f.by
 }
 
-// checkCompare validates --compare, and returns the begin of the span to compare with.
+// checkCompare validates --compare, and returns the begin of the other span, with which the chosen one is compared.
 func (f *historyFlags) checkCompare(since, until, now time.Time) (time.Time, error) {
 	if f.format != console.FormatText && f.format != console.FormatJSON && f.format != console.FormatCSV {
 		return now, fmt.Errorf("--compare needs the format text, json or csv, not %s", f.format)
@@ -70,7 +70,7 @@ type historyChange struct {
 	Samples       int     `json:"samples"`
 	SamplesBefore int     `json:"samples_before"`
 
-	texts []string // the keys, in the order of historyFlags.keys
+	texts []string // the keys as text, in the order of historyFlags.keys
 }
 
 // runCompare compares the totals of the span with the totals of another span of the same length, which begins at the
@@ -129,7 +129,7 @@ func (p *historyPrinter) stacksOfBoth(ctx context.Context, r *store.Reader, c *C
 	return nil
 }
 
-// compare sets c.Changes: the largest changes, at most --limit.
+// compare sets c.Changes: the largest changes between the two spans, at most --limit of them.
 func (p *historyPrinter) compare(c *Comparison) {
 	list := p.totals.Changes(c.Summary.Seconds, c.Before.Seconds, p.keyText)
 	if p.f.limit > 0 && len(list) > p.f.limit {
@@ -179,7 +179,7 @@ func (p *historyPrinter) printComparison(c *Comparison) error {
 	return nil
 }
 
-// problemsOfBoth prints, for both spans, how much was recorded, and the gaps.
+// problemsOfBoth prints, for each of both spans, how much of it was recorded, and its gaps.
 func (p *historyPrinter) problemsOfBoth(out io.Writer, c *Comparison) {
 	for _, s := range []*store.Summary{&c.Summary, &c.Before} {
 		for i := range s.Gaps {

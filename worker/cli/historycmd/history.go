@@ -124,7 +124,7 @@ func NewHistory() *cobra.Command {
 	return cmd
 }
 
-// historyFormats returns the formats: tables, then profiles.
+// historyFormats returns the output formats: first those for tables, then those for profiles.
 func historyFormats() []string {
 	return []string{console.FormatText, console.FormatJSON, console.FormatCSV, profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML}
 }

@@ -113,7 +113,7 @@ func newIncidentTake(version string) *cobra.Command {
 	return cmd
 }
 
-// directory adds the flags that choose the directory of existing incidents.
+// directory adds the flags that choose the directory with the stored incidents.
 func (f *incidentFlags) directory(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.recordDir, console.FlagRecordDir, "",
@@ -219,7 +219,7 @@ func (f *incidentFlags) dir() (*incident.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := store.OpenReader(h.recordDir, id); err != nil { // opened only to check the directory and the identifier
+	if _, err := store.OpenReader(h.recordDir, id); err != nil { // only to check that the directory has a history of this server
 		return nil, err
 	}
 	return &incident.Dir{Path: incident.DirOf(h.recordDir, id)}, nil
@@ -311,7 +311,8 @@ func (f *incidentFlags) list(out io.Writer) error {
 	return w.Flush()
 }
 
-// write calls the callback produce with the output that the flags choose. A new file can be read only by its owner.
+// write calls the callback produce with the output that the flags choose. If this is a new file, only its owner can
+// read it.
 func (f *incidentFlags) write(stdout io.Writer, produce func(io.Writer) error) error {
 	const others = 0o077
 	defer unix.Umask(unix.Umask(others))

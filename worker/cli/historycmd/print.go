@@ -28,7 +28,7 @@ type historyPrinter struct {
 	csv         *table.Writer
 	json        *json.Encoder
 	zone        *time.Location
-	// stacks has the frames of the stacks that are keys of totals (--by stack). It is set before finish.
+	// stacks has the frames of the stacks that are keys of totals (--by stack). It must be set before the call of finish.
 	stacks map[string][]string
 }
 
@@ -127,8 +127,8 @@ func age(now, since int64) string {
 	return strconv.FormatFloat(max(0, float64(now-since)/1e6), 'f', 1, 64)
 }
 
-// blockersOf lists the PIDs of the blockers of a session, 0 for a prepared transaction. With inFront, it lists only processes that wait
-// for the same lock, in front.
+// blockersOf lists the PIDs of the blockers of a session, 0 for a prepared transaction. With inFront, it lists only the blockers
+// that wait for the same lock before the session in the queue.
 func blockersOf(r *store.Row, inFront bool) string {
 	var list []string
 	for i := range r.BlockedBy {
@@ -214,7 +214,7 @@ func (p *historyPrinter) words(s *store.SpanSweep, r *store.Row) []string {
 	}
 }
 
-// ageText returns the time since another one, for people, as the command activity has it.
+// ageText returns the time from since to now for people, in the form of the command activity.
 func ageText(now, since int64) string {
 	return units.Age(time.Duration(now-since) * time.Microsecond)
 }
@@ -224,7 +224,7 @@ func (p *historyPrinter) gap(g *store.Gap) string {
 		units.Age(g.To.Sub(g.From)))
 }
 
-// Sweep says what the sessions did at one time. It stands for the whole Period before that time.
+// Sweep says what the sessions did at one time. Its figures count for the whole Period before that time.
 type Sweep struct {
 	Time    time.Time        `json:"time"`
 	Period  float64          `json:"period_seconds"`
@@ -317,7 +317,7 @@ func (p *historyPrinter) finish(s *store.Summary) error {
 	return nil
 }
 
-// problems prints how much was recorded, and the damaged parts of the files.
+// problems prints how much of the span was recorded, and which parts of the files are damaged.
 func (p *historyPrinter) problems(out io.Writer, s *store.Summary) {
 	missing := time.Duration(0)
 	for i := range s.Gaps {
@@ -330,7 +330,7 @@ func (p *historyPrinter) problems(out io.Writer, s *store.Summary) {
 	}
 }
 
-// Summary is the last line of the format json.
+// Summary is the last line of the command's output in the format json.
 type Summary struct {
 	// Cluster is the name of the folder with the recorded files of the server.
 	Cluster       string         `json:"cluster"`
@@ -339,7 +339,7 @@ type Summary struct {
 	Summary       *store.Summary `json:"summary"`
 	// Totals are absent without --by.
 	Totals []historyTotal `json:"totals,omitempty"`
-	// Sampled is the sum of the seconds of all totals, also of totals that --limit leaves out.
+	// Sampled is the sum of the seconds of all totals, including those that --limit leaves out.
 	Sampled *float64 `json:"sampled_seconds,omitempty"`
 }
 

@@ -22,7 +22,8 @@ import (
 // stacks.
 const maxHistorySamples = 100_000
 
-// historySample has the properties by which samples of a profile are distinguished. Equal samples are added up.
+// historySample has the properties by which the samples of a profile are distinguished. Samples with the same properties are added
+// up.
 type historySample struct {
 	pid, leader                                      int32
 	kind, database, user, app, state, waitType, wait string
@@ -40,14 +41,14 @@ type historyWeight struct {
 // historyProfile makes a profile and a time axis from the sweeps of a span.
 type historyProfile struct {
 	since, until time.Time
-	texts        bool // keep the texts of queries
+	texts        bool // the profile must have the texts of queries
 	folded       bool // samples are distinguished only by the properties that a line of folded stacks shows
 	samples      map[historySample]*historyWeight
 	stacks       map[int64]bool             // numbers of the stacks of samples
-	columns      []map[string]time.Duration // of the time axis: session time by wait class
+	columns      []map[string]time.Duration // columns of the time axis: session time by wait class
 	recorded     []time.Duration            // recorded time of each column
 	gaps         []profilefmt.TimelineGap
-	merged       bool // there were more than maxHistorySamples
+	merged       bool // there were more than maxHistorySamples different samples
 }
 
 func newHistoryProfile(since, until time.Time, texts bool) *historyProfile {
@@ -129,7 +130,7 @@ func gapReason(s *store.SpanSweep) string {
 	return strings.Join(parts, "; ")
 }
 
-// finish adds the gap at the end of the span, after the last sweep.
+// finish adds the gap at the end of the span, if no sweep was recorded there.
 func (h *historyProfile) finish(s *store.Summary) {
 	if n := len(s.Gaps); n > 0 && s.GapsMore == 0 && (len(h.gaps) == 0 || s.Gaps[n-1].From.After(h.gaps[len(h.gaps)-1].From)) {
 		h.gaps = append(h.gaps, profilefmt.TimelineGap{From: s.Gaps[n-1].From, To: s.Gaps[n-1].To, Reason: "no later sweep is recorded"})
@@ -277,7 +278,7 @@ func (f *historyFlags) runProfile(ctx context.Context, out, errOut io.Writer, si
 		lines = append(lines, fmt.Sprintf("beyond %d different samples, the rest is counted without labels and stacks", maxHistorySamples))
 	}
 	made := h.profile(stacks)
-	made.DurationNanos = int64(summary.Seconds * float64(time.Second)) // the recorded time, without gaps, for averages
+	made.DurationNanos = int64(summary.Seconds * float64(time.Second)) // without gaps, so that averages are right
 	made.Comments = append([]string{"pg_stat_backtrace: history of cluster " + id}, lines...)
 	for _, line := range lines {
 		console.Tellf(errOut, "%s", line)

@@ -103,10 +103,11 @@ func newCommandHelper() *cobra.Command {
 	}
 }
 
-// RulesDocument has the rules for incidents and the limits of incidents, with the changes of the file of rules.
+// RulesDocument has the rules for incidents and the limits of incidents, as the built-in rules and the file of rules together
+// define them.
 type RulesDocument struct {
 	Rules []rulesEntry `json:"rules"`
-	// Cooldown is the least time between two incidents of a rule.
+	// Cooldown is the time for which a cause must have been absent before it can be an incident again.
 	Cooldown float64 `json:"cooldown_seconds"`
 	// Budget is the largest number of incidents in an hour. Keep is the largest number of incidents that are kept.
 	Budget int `json:"per_hour"`
@@ -124,7 +125,7 @@ type rulesEntry struct {
 	Off  bool   `json:"off"`
 	// After is the time for which the situation must last; absent: the rule has no time.
 	After float64 `json:"after_seconds,omitempty"`
-	// Above is the percentage from which on the rule applies; absent: the rule has none.
+	// Above is the percentage from which on the rule applies; absent: the rule has no percentage.
 	Above int    `json:"above_percent,omitempty"`
 	About string `json:"about"`
 }
@@ -155,7 +156,7 @@ func printRules(out io.Writer, c *rules.Config, format string) error {
 	}
 	program := "none"
 	if len(c.Command.Run) > 0 {
-		program = render.VisibleLine(c.Command.Run[0]) // without arguments, which may have a password
+		program = render.VisibleLine(c.Command.Run[0]) // without the arguments, which may contain a password
 	}
 	_, err := fmt.Fprintf(out, "\ncool-down %s; at most %d incidents an hour; at most %d are kept, of %s; webhook: %s; command: %s\n",
 		c.Cooldown, c.Budget, c.Keep, units.Size(c.Size), hook, program)

@@ -161,7 +161,7 @@ func (f *allocationFlags) printBlocks(r *heap.Report, w io.Writer) error {
 	return out.Flush()
 }
 
-// explainAllocations returns err in words for the user, for some errors with a remedy.
+// explainAllocations returns err in words for the user. For some errors, it adds a remedy.
 func explainAllocations(pid int, err error) error {
 	switch {
 	case errors.Is(err, process.ErrExited), errors.Is(err, fs.ErrNotExist), errors.Is(err, process.ErrGone):
@@ -176,7 +176,7 @@ func explainAllocations(pid int, err error) error {
 	return err
 }
 
-// allocationProgress shows on a terminal how far a trace is.
+// allocationProgress shows on a terminal which part of a trace's time has passed.
 type allocationProgress struct {
 	begin    string // the line to print when the trace begins; empty: it has been printed
 	out      io.Writer

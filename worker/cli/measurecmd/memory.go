@@ -116,7 +116,7 @@ func NewMemory() *cobra.Command {
 	return cmd
 }
 
-// The flags that are valid with --allocations only, or without it only.
+// The flags that are valid only with --allocations, or only without it.
 //
 //nolint:gochecknoglobals // tables
 var (
@@ -217,7 +217,7 @@ func explainMemory(target process.Target, err error) string {
 type processMemory struct {
 	pid      int
 	contexts *capture.MemoryContexts
-	bounded  *capture.MemoryContexts // contexts, but with the levels below LastLevel added to that level
+	bounded  *capture.MemoryContexts // contexts, but levels below LastLevel are added to that level
 	rollup   *process.Rollup         // nil: smaps_rollup could not be read
 	outside  outsideMemory
 }
@@ -451,7 +451,8 @@ type MemoryDocument struct {
 	Major int `json:"server_version"`
 	// Consistent is set if the contexts did not change while they were read.
 	Consistent bool `json:"consistent"`
-	// Readings is the number of times that the contexts were read until two reads were equal, or the command gave up.
+	// Readings says how often the contexts were read. The command reads them until two results are equal, or until it gives
+	// up.
 	Readings int `json:"readings"`
 	// LeftOut is set if there are more contexts than the command reads.
 	LeftOut bool `json:"left_out"`
@@ -459,7 +460,7 @@ type MemoryDocument struct {
 	Deeper   int           `json:"deeper_contexts,omitempty"`
 	Contexts []jsonContext `json:"contexts"`
 	Private  jsonPrivate   `json:"private_mappings"`
-	// Rollup is null if the kernel did not let this user read it.
+	// Rollup is null if this user may not read smaps_rollup.
 	Rollup *jsonRollup `json:"smaps_rollup"`
 }
 

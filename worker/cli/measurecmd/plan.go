@@ -177,13 +177,13 @@ type planRun struct {
 	reader  *runningplan.Reader
 	servers map[string]*state.Reader // by data directory
 	store   runningplan.Store
-	proofs  map[string]*plan.Proof // by build-id and major version; found or made during this run
+	proofs  map[string]*plan.Proof // by build-id and major version; found or made in this run
 	tried   map[string]bool        // data directories of the servers that this run has tried to calibrate
 	stderr  io.Writer
 }
 
-// once prints the processes, or all statements of the servers. If a process or server fails, it reports the error on
-// stderr, continues, and sets the result failed.
+// once prints the chosen processes or, without any, all statements of the servers. If a process or server cannot be read, it
+// reports the error on stderr, continues with the next, and sets the result failed.
 func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Writer) (failed bool, err error) {
 	if len(targets) > 0 {
 		for _, target := range targets {
@@ -281,7 +281,7 @@ func (r *planRun) server(ctx context.Context, dir string, heading bool, out io.W
 		if printed++; printed > 1 && r.flags.format == console.FormatText {
 			_, _ = fmt.Fprintln(out)
 		}
-		// A short statement may end while it is read.
+		// A plan that has changed because a short statement has ended does not count as incomplete.
 		whole = whole && (p.Whole() || errors.Is(p.Err, capture.ErrPlanChanges))
 		if err := r.print(out, p); err != nil {
 			return false, err
@@ -325,7 +325,7 @@ func (r *planRun) proof(build string, major int) *plan.Proof {
 }
 
 // calibrate compares the plans that this program reads from a server with EXPLAIN, unless the server's build was compared before.
-// It reports a failure on stderr. The plans are then printed with a line that their layout is unproven.
+// It reports a failure on stderr. After a failure, the plans are printed with a line that says that their layout is unproven.
 func (r *planRun) calibrate(ctx context.Context, c cluster.Cluster) {
 	if !r.flags.calibrate || r.tried[c.DataDir] {
 		return

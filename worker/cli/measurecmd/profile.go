@@ -215,7 +215,8 @@ func (f *profileFlags) describe() string {
 	return strings.Join(parts, ", ")
 }
 
-// target returns the server, and its processes that are sampled; nil: all. It reports processes that have ended on stderr.
+// target returns the server, and those of its processes that the command samples; nil: all. It reports on stderr which of the
+// processes pids have ended.
 func (f *profileFlags) target(pids []int, stderr io.Writer) (cluster.Cluster, []process.ID, error) {
 	if len(pids) == 0 {
 		c, err := cluster.ByDataDir(f.dataDir)
@@ -386,7 +387,8 @@ func titleOf(mode clusterprofile.Mode) string {
 	}
 }
 
-// WithoutPrograms adds advice to the error of loading BPF programs: where they can run, and a command that works without them.
+// WithoutPrograms adds advice to err, an error of loading BPF programs: where the programs can run, and a command that works
+// without them.
 func WithoutPrograms(dataDir string, pids []int, err error) error {
 	remedy := "Run it on the server's host, on Linux 6.10 or later on x86_64"
 	switch {

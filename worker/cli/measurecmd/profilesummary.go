@@ -21,7 +21,7 @@ func shellQuoted(word string) string {
 // wordCharacters are the characters that need no quotes in a shell.
 const wordCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-"
 
-// noSamples adds advice to the error that there are no samples.
+// noSamples adds advice to err, which says that the profile has no samples.
 func noSamples(err error, mode clusterprofile.Mode, filter string) error {
 	switch {
 	case filter != "":
@@ -32,8 +32,8 @@ func noSamples(err error, mode clusterprofile.Mode, filter string) error {
 	return err
 }
 
-// leastCPU is the smallest processor time of a server for which the share of the BPF programs is printed. With less, the share
-// would mean nothing.
+// leastCPU is the smallest processor time of a server for which the command prints the share of the BPF programs in it. With
+// less time, the share would mean nothing.
 const leastCPU = 100 * time.Millisecond
 
 // tellSummary prints how complete the profile is.

@@ -251,7 +251,8 @@ func checkTraced(pids []int) error {
 	return nil
 }
 
-// slowNaming is the time that naming the stacks may take, after the end of the trace, before a message explains it.
+// slowNaming is the time for which this command looks up the names for the stacks, after the end of the trace, before
+// it prints a message that explains the delay.
 const slowNaming = 2 * time.Second
 
 // limited returns an error that wraps console.ErrLimited if a probe was removed because it cost too much.
@@ -317,7 +318,7 @@ func (f *traceFlags) print(r *functrace.Result, out *json.Encoder, stdout io.Wri
 	})
 }
 
-// traceRefusal returns an error of attaching probes in words for the user, for some errors with a remedy.
+// traceRefusal returns err, an error of attaching probes, in words for the user. For some errors, it adds a remedy.
 func traceRefusal(err error) error {
 	switch {
 	case errors.Is(err, probe.ErrEnded):

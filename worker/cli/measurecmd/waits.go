@@ -156,8 +156,8 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 	return console.ProcessIDs(args)
 }
 
-// checkTypes replaces the types by the words of the server, which differ at most in their case. Events are not checked: extensions
-// have their own.
+// checkTypes replaces the types in the flags by the words that the server uses for them, which may differ in upper and lower case.
+// It does not check events, because extensions have events of their own.
 func (f *waitsFlags) checkTypes() error {
 	all := levels.WaitTypes()
 	for i, name := range f.types {
@@ -195,7 +195,7 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 		options.KeepEnded = maxEndedSessions
 	}
 	if f.stacks != "" {
-		options.Stacks, _ = waitevent.ParseStacks(f.stacks) // cannot fail: checkStacks has parsed it
+		options.Stacks, _ = waitevent.ParseStacks(f.stacks) // cannot fail, because checkStacks has parsed the text already
 	}
 	if (f.trace > 0 || f.stacks != "") && options.Method == waits.Auto {
 		options.Method = waits.Exact // the only method that sees each wait
@@ -298,8 +298,8 @@ func (f *waitsFlags) measure(
 	return result, err
 }
 
-// reopen begins to time the server that runs in the data directory now. If that fails, because the server does not run
-// yet, reopen returns a nil provider and its parameter server.
+// reopen begins to time the server that runs in the data directory now. If that fails, for example because the server does not run
+// yet, reopen returns a nil provider, and the parameter server unchanged.
 func (f *waitsFlags) reopen(server *waitevent.Server, o waits.Options) (waits.Provider, *waitevent.Server) {
 	c, err := f.cluster(nil)
 	if err != nil {
@@ -335,8 +335,8 @@ func (f *waitsFlags) traceSession(
 // logInterval is the shortest time between two reads of the sessions from the server's memory.
 const logInterval = 100 * time.Millisecond
 
-// openLog returns a log of the server's sessions; nil: they cannot be read. The log has the texts of statements. Users of the
-// command may see these, because they have the right to read the server's memory.
+// openLog returns a log of the server's sessions; nil: they cannot be read. The log has the texts of statements. Each user who can
+// run the command may see these texts, because the user has the right to read the server's memory.
 func openLog(server *waitevent.Server) *state.SessionLog {
 	reader, err := state.Open(server.Cluster)
 	if err != nil {

@@ -20,8 +20,8 @@ const maxEndedSessions = 10_000
 // waitsFilter are the flags that select processes by user and database, or waits by query.
 type waitsFilter struct {
 	users, databases, queries []string
-	queryIDs                  []int64           // the query ids in queries, set by check
-	log                       *state.SessionLog // nil: not needed, or not available
+	queryIDs                  []int64           // the numbers in the field queries, set by check
+	log                       *state.SessionLog // nil: the flags need no log, or there is none
 }
 
 func (f *waitsFilter) add(cmd *cobra.Command) {
@@ -83,8 +83,8 @@ func (f *waitsFilter) report(info waits.Info, result *waitsResult, pids []int) w
 }
 
 // selectSessions returns a snapshot with only the selected processes, and the number of processes with waits whose user
-// and database are not known. If an ended process had the same process id as a later process, its user and database are
-// not known.
+// and database are not known. The user and database of an ended process are not known if a later process has got the
+// same process id.
 func (f *waitsFilter) selectSessions(
 	all *waits.Snapshot, pids []int, session func(pid int) (state.SessionNames, bool),
 ) (some *waits.Snapshot, unknown int) {

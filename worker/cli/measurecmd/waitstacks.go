@@ -49,7 +49,7 @@ const maxStackRate = 10_000
 type stackRate struct {
 	since time.Time
 	count int
-	over  bool // there were more than maxStackRate in a second
+	over  bool // more than maxStackRate were copied in a second
 }
 
 func (r *stackRate) add(n int, now time.Time) (over bool) {

@@ -25,7 +25,7 @@ func measure(ctx context.Context, args []string) error {
 	}
 	_, _ = fmt.Fprintf(os.Stdout, "\n$ %s\n", strings.Join(words, " "))
 	terminal := int(os.Stdin.Fd())
-	signal.Ignore(unix.SIGTTOU) // the kernel sends it when this program makes itself the foreground again
+	signal.Ignore(unix.SIGTTOU) // the kernel sends it when this program becomes the foreground process group again
 	defer signal.Reset(unix.SIGTTOU)
 	restore, err := withoutSuspension(terminal)
 	if err != nil {

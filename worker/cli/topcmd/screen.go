@@ -86,7 +86,7 @@ func showTop(ctx context.Context, src topSource, s *view.State) error {
 			case view.Quit:
 				return nil
 			case view.Suspend:
-				end() // take no samples while this program is stopped
+				end() // end sampling, because this program is about to be stopped
 				err := terminal.Suspend(func() { _ = ptrace.Suspend() })
 				if err != nil {
 					return err

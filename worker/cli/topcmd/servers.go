@@ -32,7 +32,7 @@ const (
 	mostTitles   = 2000             // processes of a server whose titles are read
 	titlesEvery  = 5 * time.Second  // shortest time between two reads of titles, which need a read for each process
 	serversEvery = 10 * time.Second // time between two searches for new servers
-	fewServers   = 8                // with more servers, each is sampled less often
+	fewServers   = 8                // in a list of more servers, each is sampled less often
 	keepOrder    = 5 * time.Second  // time after a key in which the rows of the list do not move
 	listWindow   = time.Minute      // time over which the mean of active sessions is computed
 )
@@ -43,7 +43,7 @@ type servers struct {
 	f        *topFlags
 	stderr   io.Writer
 	capturer *capture.Capturer
-	opening  chan struct{} // its capacity limits the number of servers that are opened at a time
+	opening  chan struct{} // its capacity is the number of servers that may be opened at a time
 	changed  chan struct{}
 	find     func() (found []string, denied []node.Process, err error)
 
@@ -293,8 +293,8 @@ func (l *servers) serve(ctx context.Context, e *serverEntry, interval time.Durat
 	l.watch(ctx, e)
 }
 
-// open opens the source of a server. Only few servers are opened at a time, because the first read of a program reads its debug
-// information.
+// open opens the source of a server. Only a few servers are opened at a time (see opening), because the first time that this
+// program opens a server's program, it must read the debug information.
 func (l *servers) open(ctx context.Context, e *serverEntry, interval time.Duration) error {
 	if e.src != nil {
 		return nil
@@ -319,7 +319,7 @@ func (l *servers) open(ctx context.Context, e *serverEntry, interval time.Durati
 	return nil
 }
 
-// watch gets the data after each sample.
+// watch gets the data of a server after each sample, until ctx ends.
 func (l *servers) watch(ctx context.Context, e *serverEntry) {
 	changed, end := e.src.Watch()
 	defer end()
@@ -365,7 +365,7 @@ func fillServer(r *view.Server, d *view.Data, now time.Time, err error) {
 	}
 	if r.Error = d.Info.Error; d.Info.Ended {
 		r.Error = "the server does not run: " + r.Error
-		r.Findings, r.Active = nil, nil // the last figures are of a server that has ended
+		r.Findings, r.Active = nil, nil // these figures are of the server before it ended
 	}
 	if d.Info.Last != nil {
 		age := max(0, now.Sub(*d.Info.Last)).Seconds()
@@ -382,7 +382,8 @@ func (l *servers) update(e *serverEntry, change func(*view.Server)) {
 	l.notify()
 }
 
-// list returns the rows, with the ages of the data until now. answered is set if each server has an answer or an error.
+// list returns the rows, with the present age of each server's data, and the number of servers that the list leaves out. answered
+// is set if each server in the list has an answer or an error.
 func (l *servers) list() (rows []view.Server, more int, answered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -399,7 +400,7 @@ func (l *servers) list() (rows []view.Server, more int, answered bool) {
 	return rows, l.more, answered
 }
 
-// entry returns the server with the name of a row; nil: it is not in the list any more.
+// entry returns the server whose row has this name; nil: the list has no such server any more.
 func (l *servers) entry(name string) *serverEntry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -524,7 +525,7 @@ func (l *servers) showList(ctx context.Context, state *view.ServersState) (*serv
 	var rows []view.Server
 	var g *view.Grid
 	var clicks view.Clicks
-	var pressed time.Time // the last key that did not change the order
+	var pressed time.Time // time of the last key that did not change the order
 	draw := func(whole bool) {
 		var more int
 		before := rows

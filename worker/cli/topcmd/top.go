@@ -289,7 +289,7 @@ func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 			return err
 		}
 	}
-	const patience = time.Second // after this time, tell the user why the first read of the server takes long
+	const patience = time.Second // after this time, a message says why opening the server takes long
 	slow := time.AfterFunc(patience, func() { console.Tellf(cmd.ErrOrStderr(), "reading the server of %s ...", dataDir) })
 	defer slow.Stop()
 	src, err := f.open(dataDir, nil, f.interval, cmd.ErrOrStderr())
@@ -424,7 +424,7 @@ const (
 	batchWidth, batchHeight = 120, 40
 )
 
-// print prints the screen, or its data as JSON, after each sample. If the last sample failed, it returns that error.
+// print prints the screen, or its data as JSON, after each sample. If the last attempt to sample failed, it returns that error.
 func (f *topFlags) print(ctx context.Context, src topSource, s *view.State, out io.Writer) error {
 	changed, end := src.Watch()
 	defer end()

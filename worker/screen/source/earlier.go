@@ -127,7 +127,7 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	}
 	if err == nil {
 		x.at, err = l.readMoment(ctx, at)
-		if newest := x.newest(s); errors.Is(err, errNothing) && !chosen && !newest.IsZero() { // the span ends with a gap
+		if newest := x.newest(s); errors.Is(err, errNothing) && !chosen && !newest.IsZero() { // show the newest sample of the span
 			x.at, err = l.readMoment(ctx, newest)
 		}
 		if errors.Is(err, errNothing) {

@@ -380,8 +380,9 @@ func (l *Live) Flame(ctx context.Context, q Query, side Side) (*Flame, error) {
 	return l.past.flame(q, side), nil
 }
 
-// firstStacks starts a round of stacks (see stacks.take) if no reader has requested stacks during the last watchStacks. It
-// returns a channel that is closed at the end of the round; nil: no round was started.
+// firstStacks starts a round of stacks (see stacks.take) if there is a sample, no reader has requested stacks during the last
+// watchStacks, and the recorder takes no stacks. It returns a channel that is closed at the end of the round; nil: no round
+// was started.
 func (l *Live) firstStacks() <-chan struct{} {
 	l.reading.Lock()
 	defer l.reading.Unlock()

@@ -30,7 +30,7 @@ const (
 type memories struct {
 	known map[session]uint64
 	after int    // the process id after which the next sample continues
-	limit uint64 // what the server can use
+	limit uint64 // bytes of memory that the server can use
 	asked time.Time
 }
 

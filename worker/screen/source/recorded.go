@@ -152,8 +152,8 @@ func stamp(micro int64) *time.Time {
 	return &t
 }
 
-// forestOf builds the forest of waits for locks from the blockers of each session. A session that waits for several blockers
-// is in the tree of each of them.
+// forestOf builds the forest of waits for locks from the blockers of each session. A session is listed below each of its
+// blockers, but only once with the processes that wait for it.
 func forestOf(sessions []moment.Session) []*moment.Node {
 	blocked, waits := map[int][]*moment.Session{}, map[int]*moment.Session{}
 	for i := range sessions {

@@ -8,7 +8,7 @@
 //     value is not known is absent.
 //   - "Active sessions" are means over time: 2.5 means that 2.5 sessions were active on average. Their sum over a second is
 //     database time.
-//   - Texts come from users of the server: a screen must escape each text that it shows.
+//   - Users of the server choose the texts and names: a screen must escape each text that it shows.
 //   - Process ids are as the server sees them, in its namespace.
 //
 // The package must not know how a screen shows the data.

@@ -100,12 +100,13 @@ func (c *canvas) blocking(y, end int) {
 	}
 }
 
-// onlyLocks reports whether all nodes wait for locks: not for a standby, a buffer pin or the end of recovery conflicts.
+// onlyLocks reports whether all waits of the nodes are for locks, and none is for a standby, a buffer pin or the end of
+// recovery conflicts.
 func onlyLocks(nodes []source.BlockingNode) bool {
 	for i := range nodes {
 		for k := range nodes[i].Waits {
 			s, w := nodes[i].Session, &nodes[i].Waits[k]
-			own := s != nil && s.Wait != nil && w.PID == nodes[i].PID // not of another process of a group
+			own := s != nil && s.Wait != nil && w.PID == nodes[i].PID // w is not of another process of its group
 			if w.Mode == "" || own && s.Wait.Type != source.Lock {
 				return false
 			}
@@ -129,7 +130,7 @@ func (c *canvas) blockingColumns(nodes []source.BlockingNode, marks []string, li
 		a, w, _ := c.nodeWords(n)
 		age, wait = max(age, utf8.RuneCountInString(a)), max(wait, utf8.RuneCountInString(w))
 	}
-	// At least a quarter of the line is left for the object.
+	// Leave at least a quarter of the line for the last column.
 	room := limit - first - 3*gap - max(limit/4, 19)
 	age = min(age, 12)
 	name = min(name, max(12, (room-age)*3/5))

@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/worker/screen/source"
 )
 
-// before returns the span to compare with.
+// before returns the other span of a comparison: it begins at s.Compare and is as long as the chosen span.
 func (s *State) before() source.Span {
 	return source.Span{From: s.Compare, To: s.Compare.Add(s.Window())}
 }

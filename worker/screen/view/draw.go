@@ -73,7 +73,7 @@ type canvas struct {
 	d   *Data
 	now time.Time
 
-	reasons map[string]bool // reasons for missing data that the page shows already
+	reasons map[string]bool // reasons for missing data that were already drawn on this page
 }
 
 // Draw draws the chosen page at the time now. d is nil before the first answer.
@@ -150,7 +150,8 @@ func (c *canvas) header() {
 	}
 }
 
-// age draws the time and the age of the data so that the text ends before column right. It returns the text's first column.
+// age draws the time and the age of the data, so that this text ends before the column right. It returns the text's first
+// column.
 func (c *canvas) age(right int) int {
 	i := c.d.Info
 	text := "no data yet"
@@ -368,7 +369,7 @@ func (c *canvas) keys() [][2]string {
 		{"p", "profile"}, {"w", "waits"}, {"y", "command"}}
 }
 
-// quits says what the key q does.
+// quits returns the word for the effect of the key q: back to the list of servers, or quit.
 func (c *canvas) quits() string {
 	if c.s.Listed {
 		return "list"
@@ -462,7 +463,8 @@ func (r *rows) draw(c *canvas, y, end int) {
 	}
 }
 
-// pick draws the mark of a row if it is selected. It returns the style of the row's text, which is s if it is not selected.
+// pick marks line y as selected if selected is set. It returns the style for the text of the line; if the line is not
+// selected, this is s.
 func (c *canvas) pick(y int, selected bool, s Style) Style {
 	if !selected {
 		return s

@@ -17,8 +17,8 @@ const (
 )
 
 // Fetch requests the data of the chosen page from the source. Reasons for missing data are in Errors of the result. before is the
-// result of the last call; nil: none. wide is set if the page Session shows all panels. If whole is set, Fetch requests the data
-// of all pages, except Flame if it is not chosen.
+// result of the last call; nil: none. wide is set if the page Session shows all panels, so that Fetch needs the data of all. If
+// whole is set, Fetch requests the data of all pages, except Flame if it is not chosen.
 func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now time.Time, wide, whole bool) *Data {
 	d := &Data{Time: now, Errors: map[string]string{}, Filter: s.Filter, PID: s.PID, page: s.Page, captures: s.captures}
 	failed := func(name string, err error) {
@@ -64,7 +64,7 @@ func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now t
 		d.Blocking, err = src.Blocking(ctx)
 		failed("blocking", err)
 	}
-	if s.Page == PageFlame { // not for whole: the request would make a live source take stacks, which no other page needs
+	if s.Page == PageFlame { // only for this page: the request makes a live source take stacks, which no other page needs
 		if flamer, ok := src.(source.Flamer); ok {
 			d.Flame, err = flamer.Flame(ctx, q, s.Side)
 			failed("flame", err)
@@ -114,7 +114,7 @@ func (d *Data) session(ctx context.Context, src source.Source, s *State, before 
 		return
 	}
 	same := before != nil && before.PID == s.PID && before.captures == s.captures
-	held := func(name string, has bool) bool { // whether the data or error of the last call stays, because the user holds it
+	held := func(name string, has bool) bool { // reports whether the last data or error stays, because s.Held is set
 		if !same || !s.Held {
 			return false
 		}
@@ -150,8 +150,8 @@ func (d *Data) session(ctx context.Context, src source.Source, s *State, before 
 	}
 }
 
-// Received completes data that a worker has sent for the state s. If s.Held is set, stack, plan and memory stay as in the last
-// answer (the parameter before).
+// Received completes data that a worker has sent for the state s. If s.Held is set on the page Session, and before (the last
+// answer) is of the same process and capture, Received takes stack, plan and memory from before.
 func Received(d *Data, s *State, before *Data) {
 	d.PID, d.Filter, d.page, d.captures = s.PID, s.Filter, s.Page, s.captures
 	if s.Page != PageSession || !s.Held || before == nil || before.PID != s.PID || before.captures != s.captures {
@@ -177,8 +177,8 @@ func Received(d *Data, s *State, before *Data) {
 	}
 }
 
-// Unanswered returns the data of the last answer (the parameter before; it may be nil), with err as the reason why there is no
-// newer answer.
+// Unanswered returns the data of the last answer (the parameter before; it may be nil), and notes err as the reason why there is
+// no newer answer.
 func Unanswered(s *State, before *Data, now time.Time, err error) *Data {
 	d := &Data{Time: now, Info: &source.Info{}, PID: s.PID}
 	if before != nil {

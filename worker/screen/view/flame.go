@@ -87,7 +87,8 @@ func (c *canvas) flame(y, end int) {
 	}
 }
 
-// flameBar draws the part of a node as a bar: first the sessions on the CPU, then the others. all is the figure for a full bar.
+// flameBar draws the part of a node as a bar: first the sessions on the CPU, then the others. all is the number of sessions of a
+// full bar.
 func (c *canvas) flameBar(x, y, width int, n *source.FlameNode, all float64) {
 	if all <= 0 {
 		return

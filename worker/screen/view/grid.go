@@ -48,10 +48,10 @@ type Grid struct {
 	// Mono is set if the terminal shows no colours.
 	Mono  bool
 	cells []Cell
-	keys  map[int]string // of the selectable rows, by line
+	keys  map[int]string // keys of the selectable rows, by line
 }
 
-// Selectable makes a line the row with this key, for clicks.
+// Selectable notes that the line y shows the row with this key, so that a click can select it.
 func (g *Grid) Selectable(y int, key string) {
 	if g.keys == nil {
 		g.keys = map[int]string{}
@@ -84,7 +84,7 @@ func (g *Grid) At(x, y int) Cell {
 }
 
 // Set draws one character, which must have the width of one cell. It does nothing outside of the screen. On an ASCII screen, it
-// replaces other characters of this program.
+// draws an ASCII character instead; see plainGlyph.
 func (g *Grid) Set(x, y int, r rune, s Style) {
 	if x < 0 || y < 0 || x >= g.Width || y >= g.Height {
 		return
@@ -227,7 +227,7 @@ func Wrap(text string, width, lines int) (out []string) {
 		if len(out) >= lines {
 			return mark(out, width)
 		}
-		if w > width { // longer than a line: cut it
+		if w > width { // a word that is longer than a line: cut it
 			head, tail := cutAt(word, width)
 			out = append(out, head)
 			if len(out) >= lines {

@@ -28,7 +28,7 @@ const (
 	Mouse  // switch the mouse on or off, as the state says
 )
 
-// Names of events of the mouse in Event.Key.
+// Values of Event.Key for events of the mouse.
 const (
 	Click     = "click"
 	WheelUp   = "wheel-up"
@@ -47,7 +47,7 @@ type Clicks struct {
 	last time.Time
 }
 
-// Double reports whether a click at a row is the second one of a double click.
+// Double reports whether a click at the row with this key is the second click of a double click.
 func (c *Clicks) Double(key string, now time.Time) bool {
 	double := key == c.key && now.Sub(c.last) <= doubleClick
 	*c = Clicks{key, now}
@@ -178,8 +178,8 @@ func (s *State) onlySession() {
 	s.Filter = source.Filter{{By: source.BySession, Key: pid, Name: "PID " + pid}}
 }
 
-// back ends Held, leaves the page Session, removes the last condition of the filter, or returns to the live time or the page
-// Load: the first of these that applies.
+// back does the first of these that applies: end Held, leave the page Session, remove the last condition of the filter, return to
+// the live time, quit to the list of servers, or return to the page Load.
 func (s *State) back() Action {
 	switch {
 	case s.Page == PageSession && s.Held:
@@ -247,7 +247,7 @@ func (s *State) enterFinding(d *Data, key string) Action {
 			return s.session(f.PID)
 		case len(f.Filter) > 0:
 			s.Filter, s.Page, s.By = slices.Clone(f.Filter), PageWho, source.ByQuery
-			if f.Rule == source.RuleSyncRep { // the page Session says for which standbys the process waits, and since when
+			if f.Rule == source.RuleSyncRep { // open the page Session: it says for which standbys the process waits, and since when
 				s.By = source.BySession
 			}
 			return Refresh
@@ -261,8 +261,8 @@ func (s *State) enterFinding(d *Data, key string) Action {
 	return None
 }
 
-// drill adds the selected row to the filter, and shows shares by the next property. For a row that is a session, it opens the
-// page Session instead.
+// drill adds a condition for the selected row (its key is key) to the filter, and shows the shares by the next property. For a row
+// that is a session, it opens the page Session instead.
 func (s *State) drill(d *Data, key string) Action {
 	if s.By == source.BySession {
 		pid, _, _ := strings.Cut(key, "-")
@@ -280,7 +280,7 @@ func (s *State) drill(d *Data, key string) Action {
 	return None
 }
 
-// nextProperty returns the next property that is not in the filter. step is 1 for the next, -1 for the previous.
+// nextProperty returns the next (step 1) or previous (step -1) property for which the filter has no condition.
 func (s *State) nextProperty(step int) source.By {
 	all := source.Properties()
 	at := slices.Index(all, s.By)
@@ -451,8 +451,8 @@ func (s *State) typeKey(d *Data, key string) Action {
 	return None
 }
 
-// find selects the next row (step 1) or the previous one (-1) that has the text s.Search. On the page Session, it scrolls to such
-// a line.
+// find selects the next row (step 1) or the previous one (-1) that has the text s.Search. On the page Session, it scrolls to the
+// next or previous line of the panel with this text.
 func (s *State) find(d *Data, step int) {
 	if s.Search == "" {
 		s.Message = "Search with / first."
@@ -580,8 +580,8 @@ func Measurement(s *State, d *Data) []string {
 	return []string{"profile", "--mode", "wall", "--duration", duration, pid}
 }
 
-// endless returns a sentence if the process of the page Session has been in one wait for longer than a trace takes: a trace shows only
-// waits that end.
+// endless returns a warning if the process of the page Session has been in the same wait for longer than a trace takes, because a
+// trace shows only waits that end; otherwise it returns an empty text.
 func endless(s *State, d *Data) string {
 	const long = 10 * time.Second
 	if d.Session == nil || d.Session.Now == nil || d.Session.Now.ServerPID != s.PID || len(d.Session.Waits) == 0 {

@@ -14,7 +14,7 @@ import (
 
 // load draws the page Load.
 func (c *canvas) load(y, end int) {
-	const low = 10 // with fewer lines, all are used for findings and sessions, without a chart
+	const low = 10 // with fewer lines, there is no chart: all lines are for findings and sessions
 	switch {
 	case c.d.Load == nil:
 		y = c.failed(y, c.Width, "load")
@@ -44,7 +44,7 @@ func top(most float64, marks int) (float64, float64) {
 
 const axisWidth = 7
 
-// chart draws active sessions over time, in height lines without headings and axis. It returns the next line.
+// chart draws active sessions over time. height is the number of its lines, without headings and axis. It returns the next line.
 func (c *canvas) chart(y, height int) int {
 	l := c.d.Load
 	x := c.Text(1, y, c.Width, bold, "active sessions")
@@ -136,8 +136,8 @@ func gapText(gaps []source.Gap, more bool) string {
 	return text
 }
 
-// gaps marks the parts without data, and draws the reason in each part that has room for it. It returns the gaps without a drawn
-// reason. first is the first column with data, w the width, and line the line of the processors.
+// gaps marks the parts without data, and draws the reason in each part that has room for it. It returns the gaps whose reason it
+// has not drawn. first is the first column with data, w the width, and line the screen line that shows the number of processors.
 func (c *canvas) gaps(y, height, first, w, line int) (unsaid []source.Gap) {
 	l := c.d.Load
 	list := l.Gaps
@@ -178,12 +178,13 @@ func (c *canvas) gaps(y, height, first, w, line int) (unsaid []source.Gap) {
 	return unsaid
 }
 
-// sampledBefore reports whether there are samples from before a time. A gap that begins at that time then has the usual mark.
+// sampledBefore reports whether there are samples from before the time t. If so, a gap that begins at t is marked like any other
+// gap.
 func (c *canvas) sampledBefore(t time.Time) bool {
 	return c.d.Info != nil && c.d.Info.First != nil && c.d.Info.First.Before(t)
 }
 
-// markMoment marks on the axis the moment whose sessions the page shows. A live screen has no mark.
+// markMoment marks on the axis the moment whose sessions the page shows. It draws nothing on a live screen.
 func (c *canvas) markMoment(y, w int) {
 	l := c.d.Load
 	if c.s.Live() || !l.To.After(l.From) {
@@ -246,7 +247,7 @@ func (c *canvas) column(x, y, height int, high float64, classes []string, active
 	}
 	for row := range height {
 		low := row * parts
-		var size [2]int // of the lowest two classes of the cell
+		var size [2]int // sizes of the lowest two classes in this cell
 		var ink [2]Ink
 		var letter [2]rune
 		n, at := 0, low
@@ -291,7 +292,7 @@ func (c *canvas) column(x, y, height int, high float64, classes []string, active
 	}
 }
 
-// line draws the line of the processors.
+// line draws the line that shows the number of processors.
 func (c *canvas) line(x, y, w int) {
 	for i := range w {
 		cell := c.At(x+i, y)

@@ -56,7 +56,7 @@ func (s *Server) critical() (critical, all int) {
 	return critical, len(s.Findings.Findings)
 }
 
-// active returns the number of active sessions for the order by load; without data, 0.
+// active returns the number of active sessions, for sorting by load; without data, 0.
 func (s *Server) active() float64 {
 	switch {
 	case s.Active != nil:
@@ -87,7 +87,7 @@ type ServersState struct {
 	Mouse bool
 
 	selected string
-	help     bool // the panel shows the keys, instead of the selected server
+	help     bool // the panel shows the help about keys, instead of the selected server
 }
 
 // Sort sorts servers by the chosen order.
@@ -109,8 +109,8 @@ func (s *ServersState) Sort(list []Server) {
 	})
 }
 
-// KeepOrder puts the sorted list into the order of before, the list that the user sees, because rows must not move under the keys.
-// New servers come last.
+// KeepOrder puts list into the order of before, the list that the user sees now, so that rows do not move while the user presses
+// keys. Servers that are not in before come last.
 func KeepOrder(list, before []Server) {
 	place := make(map[string]int, len(before))
 	for i := range before {
@@ -141,7 +141,7 @@ func (s *ServersState) Selected(list []Server) *Server {
 // Handle changes the state after a key. open is set if the user opens the selected server.
 func (s *ServersState) Handle(list []Server, key string) (action Action, open bool) {
 	s.Message = ""
-	if x := s.Selected(list); x != nil { // from the first key on, the selection stays at its server
+	if x := s.Selected(list); x != nil { // from the first key on, the selection stays at the same server
 		s.selected = x.Name
 	}
 	step := func(by int) {
@@ -289,7 +289,7 @@ func (c *canvas) serverHeading(y int, order string) {
 	c.Text(serverAt, y, c.Width, style("name"), "server")
 }
 
-// serverLines draws as many servers as there is room for, among them the selected one. It returns list.
+// serverLines draws as many servers as there is room for, among them the selected one. It returns the parameter list.
 func (c *canvas) serverLines(s *ServersState, list []Server, y, end int) []Server {
 	at, height := s.at(list), max(1, end-y)
 	first := min(max(0, at-height+1), max(0, len(list)-height))

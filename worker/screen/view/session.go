@@ -125,7 +125,7 @@ func (c *canvas) strip(y int, s *source.Session) int {
 			}
 			ink, letter := inkOf(x.Class)
 			glyph := '█'
-			if x.Class == "" { // idle in a transaction
+			if x.Class == "" { // only idle in a transaction, as samples have no other sessions without a class
 				ink, letter, glyph = Gray, '-', '▁'
 			}
 			if c.Mono || c.ASCII {
@@ -209,7 +209,8 @@ func (c *canvas) panelTitle(panel int) (title, note string) {
 	return title, note
 }
 
-// engineWords returns the method by which memory was copied, in words. "blocked" would read as the state of the session.
+// engineWords returns the method by which memory was copied, in words. The word "blocked" alone could be taken for the
+// state of the session.
 func engineWords(engine string) string {
 	if engine == "blocked" {
 		return "it sleeps in a system call"

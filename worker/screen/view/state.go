@@ -48,11 +48,11 @@ type State struct {
 	Panel int
 	// Side selects the stacks of the page Flame.
 	Side source.Side
-	// Scroll is the index of the first line of the panel that is shown.
+	// Scroll is the index of the first line that the chosen panel shows.
 	Scroll int
-	// Held is set while the page Session keeps the captured stack, plan and memory, instead of newer ones.
+	// Held is set while the page Session keeps the captured stack, plan and memory, so that newer ones do not replace them.
 	Held bool
-	// Paused is set while the screen keeps all its data, instead of newer data.
+	// Paused is set while the screen keeps all its data, so that newer data does not replace it.
 	Paused bool
 	Help   bool
 	Search string
@@ -86,11 +86,11 @@ type State struct {
 	window int // index in windows
 	cursor [numPages]cursor
 	from   Page // the page from which the page Session was opened
-	// captures is the number of captures that the user has requested.
+	// captures is the number of captures that the user has requested since the start of the screen.
 	captures int
 	// measure is the last key of a measurement: p, w or i; see Measurement.
 	measure string
-	// warned is the process of which the user knows that its wait does not end; 0: none.
+	// warned is the process about which the screen has shown the warning of the function endless; 0: none.
 	warned int
 }
 
@@ -104,8 +104,8 @@ const (
 	typingCompare
 )
 
-// cursor is the selected row of a page. After the order of the rows has changed, the row is found by its key, otherwise index
-// is used.
+// cursor is the selected row of a page. The row is found by its key, so that it stays selected if the order of the rows changes.
+// If no row has the key, index is used.
 type cursor struct {
 	key   string
 	index int

@@ -52,8 +52,8 @@ func IsASCII() bool {
 	return true
 }
 
-// SetMouse switches the mouse on or off, and returns a message. While it is on, the terminal's own selection by the mouse does
-// not work, so it is off at the start.
+// SetMouse switches the mouse on or off, and returns a message. While it is on, the user cannot select text with the mouse in
+// the terminal, so it is off at the start.
 func (t *Terminal) SetMouse(on bool) string {
 	if !on {
 		t.screen.DisableMouse()
@@ -134,7 +134,7 @@ func (t *Terminal) color(i Ink) tcell.Color {
 	return tcell.PaletteColor(few)
 }
 
-// Copy sends a request to the terminal to put a text on the clipboard (OSC 52). Not every terminal does so.
+// Copy sends a request to the terminal to put a text on the clipboard (OSC 52). Not every terminal supports this.
 func (t *Terminal) Copy(text string) { t.screen.SetClipboard([]byte(text)) }
 
 // Event is a key that the user pressed, or a change of the terminal's size (Size is set).
@@ -173,8 +173,8 @@ func (t *Terminal) Events(quit <-chan struct{}) <-chan Event {
 	return out
 }
 
-// mouseEvent returns the event of the mouse; false: the screen does not use the event. Pressed is set if the button was
-// pressed before.
+// mouseEvent returns the event of the mouse; false: the screen does not use the event. pressed is set if the button was down
+// at the event before.
 func mouseEvent(e *tcell.EventMouse, pressed bool) (Event, bool) {
 	_, y := e.Position()
 	switch b := e.Buttons(); {

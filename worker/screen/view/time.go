@@ -55,7 +55,7 @@ func (s *State) SpanAt(now time.Time) source.Span {
 	return s.Span
 }
 
-// moment returns the moment to show in an earlier span.
+// moment returns the moment to show in an earlier span: s.Moment or, if it is zero, the end of the span.
 func (s *State) moment() time.Time {
 	if s.Moment.IsZero() {
 		return s.Span.To
@@ -111,7 +111,8 @@ func (s *State) pan(now time.Time, part float64) {
 	}
 }
 
-// stepMoment moves the moment by step hundredths of the span. In a live span, the moment cannot move forward.
+// stepMoment moves the moment by step hundredths of the span, but at least by step seconds. From the live time, it can move only
+// back.
 func (s *State) stepMoment(now time.Time, step int) {
 	const steps = 100
 	span := s.SpanAt(now)
@@ -133,7 +134,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// zoom chooses the next shorter (step -1) or longer (1) window. An earlier span gets its moment, or its old middle, as the middle.
+// zoom chooses the next shorter (step -1) or longer (1) window. The new middle of an earlier span is its moment or, without a
+// moment, its middle before.
 func (s *State) zoom(d *Data, step int) {
 	if s.Live() {
 		s.window = min(max(s.window+step, 0), len(windows())-1)
