@@ -65,8 +65,8 @@ type incidentFiles struct {
 	err      error
 }
 
-// incidentLimit is the longest time for which an alert waits for the files of its incident. It is the time limit for collecting an
-// incident, so the alert does not wait much longer for a disk that does not answer.
+// incidentLimit is the longest time for which an alert waits for the files of its incident. It is also the time limit for
+// collecting an incident, so an alert does not wait for a disk that does not answer.
 const incidentLimit = 20 * time.Second
 
 // incidentEnd is the longest time for which an ending worker waits for the files of an incident.

@@ -177,7 +177,7 @@ func (d *decoder) read(in io.Reader) error {
 	}
 }
 
-// nextLine reads a line and returns its first maxLogLine bytes.
+// nextLine reads a whole line and returns its first maxLogLine bytes.
 func (d *decoder) nextLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	cut := false

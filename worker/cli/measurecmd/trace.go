@@ -251,8 +251,8 @@ func checkTraced(pids []int) error {
 	return nil
 }
 
-// slowNaming is the time for which this command looks up the names for the stacks, after the end of the trace, before
-// it prints a message that explains the delay.
+// slowNaming is the time after the end of a trace after which a message says that the names for the stacks are still
+// being looked up.
 const slowNaming = 2 * time.Second
 
 // limited returns an error that wraps console.ErrLimited if a probe was removed because it cost too much.

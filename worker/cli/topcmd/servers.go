@@ -293,8 +293,8 @@ func (l *servers) serve(ctx context.Context, e *serverEntry, interval time.Durat
 	l.watch(ctx, e)
 }
 
-// open opens the source of a server. Only a few servers are opened at a time (see opening), because the first time that this
-// program opens a server's program, it must read the debug information.
+// open opens the source of a server. Only a few servers are opened at a time (see opening), because at first the debug
+// information of a server's program must be read.
 func (l *servers) open(ctx context.Context, e *serverEntry, interval time.Duration) error {
 	if e.src != nil {
 		return nil

@@ -103,7 +103,7 @@ type PlanNode struct {
 	Title string `json:"title,omitempty"`
 	// Name is the name of the node's index, relation or common table expression; empty: it has none.
 	Name string `json:"name,omitempty"`
-	// Rows and Cost are the planner's estimates; nil: not proven on this server.
+	// Rows and Cost are the planner's estimates; nil: not known.
 	Rows *float64 `json:"plan_rows,omitempty"`
 	Cost *float64 `json:"total_cost,omitempty"`
 	// Running marks the node in which the process was. With RunningBelow, the process may have been in a node below this one.

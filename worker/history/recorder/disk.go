@@ -93,8 +93,8 @@ func (d *disk) lose(n int) {
 	d.o.Progress.count(0, uint64(n), true)
 }
 
-// append hands a sweep to run, and returns the results that have arrived. It waits for results at most maxGlance or a quarter of
-// the period. If maxWaiting sweeps wait already, append counts the sweep as lost.
+// append hands a sweep to run, and returns the results that have arrived. It waits for them for at most maxGlance or a quarter of
+// the period. If maxWaiting sweeps wait already, the sweep is lost.
 func (d *disk) append(now time.Time, period time.Duration, s *store.Sweep) []written {
 	if d.sweeps == nil {
 		d.sweeps, d.results, d.ended = make(chan *store.Sweep, maxWaiting), make(chan written, maxWaiting), make(chan struct{})

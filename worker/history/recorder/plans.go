@@ -118,9 +118,9 @@ func (t *planTaker) when(id identity) int64 {
 	return 0
 }
 
-// read reads the plans of processes whose stack shows that they execute a plan. It stops at the end of ctx, when it has used
-// limits.RecordedPlans of processor time, or when no plan of this server can be read (ErrUnproven). It returns the processes
-// whose stack it has checked, with the text of the plans that it has read.
+// read reads the plans of processes whose stack shows that they execute a plan. It stops at the end of ctx, after
+// limits.RecordedPlans of processor time, or after ErrUnproven. It returns the processes whose stack it has checked, with the
+// texts of their plans.
 func (t *planTaker) read(ctx context.Context, list []takenPlan, stacks []takenStack) (tried []takenPlan) {
 	used := processTime()
 	for _, p := range list {

@@ -65,9 +65,9 @@ type stall struct {
 type Result struct {
 	// New are the new incidents.
 	New []Finding
-	// OverBudget are findings that are no incidents only because the last hour already had Config.Budget incidents.
+	// OverBudget are findings that would be incidents if the last hour did not already have Config.Budget incidents.
 	OverBudget []Finding
-	// Ended are former incidents whose causes have been absent for Config.Cooldown, in the order of their begin.
+	// Ended are former incidents whose causes have been absent for Config.Cooldown, the earliest begun first.
 	Ended []Ended
 }
 

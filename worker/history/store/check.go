@@ -210,7 +210,7 @@ func (p *parquetFile) close() {
 }
 
 // guard calls f, which uses the Parquet library. A panic of f becomes an error. Errors of the caller's callback (see errEach) and
-// of a context stay as they are. All other errors wrap ErrFile and name the file.
+// of a context stay as they are. Other errors wrap ErrFile and name the file.
 func (p *parquetFile) guard(f func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {

@@ -280,7 +280,8 @@ func (w *Writer) append(s *Sweep) error {
 	return w.journal.append(s)
 }
 
-// present returns an error if the journal is not the one at its path any more: no reader would find the sweeps in it.
+// present returns an error if the file at the journal's path is missing or another file, because readers would not find the
+// journal's sweeps.
 func (w *Writer) present() error {
 	if w.journal == nil {
 		return nil
@@ -300,7 +301,7 @@ func (w *Writer) present() error {
 }
 
 // begin makes a journal. If there is a journal already, its hour could not be closed, so begin first continues or closes it. After
-// an error, begin tries again after closePause, and returns the same error until then.
+// an error, it returns the same error until closePause has passed.
 func (w *Writer) begin(now time.Time) error {
 	if w.why != nil && now.Before(w.again) && w.again.Sub(now) <= closePause {
 		return w.why

@@ -71,7 +71,7 @@ func (p *Page) Events(names bool) http.Handler {
 	})
 }
 
-// lineWriter sends each line without delay: it flushes the compressor and the connection.
+// lineWriter sends each line at once: it flushes the compressor and the connection.
 type lineWriter struct {
 	out   io.Writer
 	zip   *gzip.Writer // nil: the client does not accept gzip

@@ -315,7 +315,7 @@ func chooseTime(s *view.State, from, to, at, now time.Time) error {
 	return nil
 }
 
-// conditions reads filters of the form PROPERTY=KEY.
+// conditions reads a filter from texts of the form PROPERTY=KEY.
 func conditions(values []string) (f source.Filter, err error) {
 	if len(values) > maxFilter {
 		return nil, fmt.Errorf("there are more than %d filters", maxFilter)

@@ -136,7 +136,7 @@ func (c *Client) Check(ctx context.Context) error {
 }
 
 // Fetch is view.Fetch for the worker. If the worker does not answer, Fetch returns the data of the last answer (the
-// parameter before) with the error. The next call of Fetch requests the data again.
+// parameter before) with the error.
 func (c *Client) Fetch(ctx context.Context, s *view.State, before *view.Data, _ time.Time, _, whole bool) *view.Data {
 	pages := []view.Page{s.Page}
 	if whole {

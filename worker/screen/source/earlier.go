@@ -247,7 +247,7 @@ type recordedSweeps struct {
 	damage []string // descriptions of the damaged parts of the files
 }
 
-// readSweeps reads the sweeps of a span, or returns the sweeps of an earlier call if they are still complete.
+// readSweeps reads the sweeps of a span, or returns those of an earlier call if no sweep can be missing in them.
 func (l *Live) readSweeps(ctx context.Context, s Span) (*recordedSweeps, error) {
 	list := &l.earlier.spans
 	*list = slices.DeleteFunc(*list, func(x *recordedSweeps) bool { return !fresh(x.read, x.span.To) })
@@ -313,8 +313,8 @@ type recordedMoment struct {
 	reader   *store.Reader
 }
 
-// readMoment reads the sweeps before a moment, or returns the result of an earlier call if it is still complete. The error is
-// errNothing if there is no sweep.
+// readMoment reads the newest sweeps before a moment, or returns the result of an earlier call if no sweep can be missing in it.
+// Without a sweep, it returns errNothing.
 func (l *Live) readMoment(ctx context.Context, at time.Time) (*recordedMoment, error) {
 	list := &l.earlier.moments
 	*list = slices.DeleteFunc(*list, func(x *recordedMoment) bool { return !fresh(x.read, x.at) })

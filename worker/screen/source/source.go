@@ -235,7 +235,8 @@ type Finding struct {
 	Rule     string   `json:"rule"`
 	Severity Severity `json:"severity"`
 	Text     string   `json:"text"`
-	// Detail is a text of a user of the server, such as a statement. It is absent for readers without the right to see texts.
+	// Detail is a text that a user of the server has chosen, such as a statement. It is absent for readers without the right to
+	// see texts.
 	Detail string `json:"detail,omitempty"`
 	// Since is the time when the fact began. If this is not known, AtLeast is set, and Since is the time of the first of the
 	// samples in a row that showed the fact.
@@ -351,7 +352,7 @@ type Stack struct {
 
 // Frame is a frame of a stack.
 type Frame struct {
-	// Function is a name or, without one, the module and the offset.
+	// Function is the function's name or, without one, module and offset.
 	Function string `json:"function"`
 	Named    bool   `json:"named"`
 	Module   string `json:"module,omitempty"`

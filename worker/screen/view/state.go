@@ -50,9 +50,9 @@ type State struct {
 	Side source.Side
 	// Scroll is the index of the first line that the chosen panel shows.
 	Scroll int
-	// Held is set while the page Session keeps the captured stack, plan and memory, so that newer ones do not replace them.
+	// Held is set while newer data must not replace the captured stack, plan and memory on the page Session.
 	Held bool
-	// Paused is set while the screen keeps all its data, so that newer data does not replace it.
+	// Paused is set while newer data must not replace any data on the screen.
 	Paused bool
 	Help   bool
 	Search string

@@ -47,7 +47,7 @@ func (s *State) SetMoment(moment, now time.Time) error {
 	return s.SetSpan(span, moment, now)
 }
 
-// SpanAt returns the span that the screen shows at a time.
+// SpanAt returns the span that the screen shows at the time now.
 func (s *State) SpanAt(now time.Time) source.Span {
 	if s.Live() {
 		return source.Span{From: now.Add(-s.Window()), To: now}

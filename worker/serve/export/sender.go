@@ -91,8 +91,8 @@ func (s *sender) run(ctx context.Context) {
 	}
 }
 
-// attempt sends a batch, and removes it from the spool if the receiver accepts it or finally refuses it. If a retry may
-// succeed, attempt releases the batch and waits before it returns.
+// attempt sends a batch, and removes it from the spool if the receiver accepts it or finally refuses it. Otherwise attempt
+// releases the batch and waits before it returns.
 func (s *sender) attempt(ctx context.Context, b *batch, data []byte, f *failures) {
 	refused, wait, err := s.send(ctx, data)
 	var final *refusedError

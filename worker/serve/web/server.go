@@ -188,7 +188,7 @@ type Server struct {
 	actions  *actions
 }
 
-// lastContent is the log message if a file has changed and cannot be used.
+// lastContent is the log message for a token or certificate file that has changed and cannot be used.
 const lastContent = "a changed file of the listener cannot be used, its last content stays in use; " +
 	"if only root can read it, restart the worker"
 
