@@ -102,7 +102,7 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 }
 
 // reportCost logs when a profile ends early because of its cost and the profile before did not, and when a profile lasts for the
-// whole interval again. *expensive keeps the state of the profile before.
+// whole interval again. *expensive is set if the profile before ended early.
 func (w *Worker) reportCost(s *clusterprofile.Summary, expensive *bool) {
 	if s.StoppedByCost == *expensive {
 		return

@@ -144,7 +144,7 @@ func (c *Config) capabilities() []int {
 	return []int{unix.CAP_BPF, unix.CAP_PERFMON}
 }
 
-// calls returns the system calls that this worker needs because of its options, in addition to those that every worker needs.
+// calls returns the system calls that this worker needs because of its options, in addition to the calls of every worker.
 func (c *Config) calls() (calls []uint32) {
 	if len(c.capabilities()) > 0 {
 		calls = append(calls, unix.SYS_BPF)

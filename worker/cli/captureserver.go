@@ -53,7 +53,7 @@ func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) 
 }
 
 // sessions has the sessions of the processes that one round captures, from the server's memory. A process runs on during the
-// round, so the memory is read before the round and after it. Only facts that are the same in both reads are used.
+// round, so the memory is read before the round and after it. Only facts that are the same both times are used.
 type sessions struct {
 	reader        *state.Reader // nil: the memory cannot be read
 	before, after *moment.Moment
@@ -123,7 +123,7 @@ func (s *sessions) end(titles map[int]string) {
 		t.Session.Title = titles[t.PID]
 		x, y := sessionOf(s.before, t.PID), sessionOf(s.after, t.PID)
 		if y == nil {
-			y = x // the process has ended, or the second read failed
+			y = x // the process has ended, or reading failed the second time
 		}
 		if x == nil || x.ServerPID != y.ServerPID || !sameTime(x.Started, y.Started) {
 			continue

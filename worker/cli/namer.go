@@ -65,8 +65,8 @@ func (n *namer) place(p compressed.Place, isReturn bool) []backtrace.Frame {
 	return img.Frames(p.Address, isReturn)
 }
 
-// image finds the image of a place by its build-id. If neither the place nor a file has a build-id, it finds the file by its
-// name, and adds a note.
+// image finds the image of a place by its build-id. If the place and the file both have no build-id, it finds the file by
+// its name, and adds a note.
 func (n *namer) image(p compressed.Place) (symbolize.Image, bool) {
 	for _, img := range n.files {
 		switch {

@@ -339,7 +339,7 @@ type Summary struct {
 	Summary       *store.Summary `json:"summary"`
 	// Totals are absent without --by.
 	Totals []historyTotal `json:"totals,omitempty"`
-	// Sampled is the sum of the seconds of all totals, including those that --limit leaves out.
+	// Sampled is the sum of the seconds of all totals, including totals that --limit leaves out.
 	Sampled *float64 `json:"sampled_seconds,omitempty"`
 }
 

@@ -332,11 +332,11 @@ func (f *waitsFlags) traceSession(
 	return recording.Text(stdout)
 }
 
-// logInterval is the shortest time between two reads of the sessions from the server's memory.
+// logInterval is the shortest time after which the sessions are read from the server's memory again.
 const logInterval = 100 * time.Millisecond
 
-// openLog returns a log of the server's sessions; nil: they cannot be read. The log has the texts of statements. Each user who can
-// run the command may see these texts, because the user has the right to read the server's memory.
+// openLog returns a log of the server's sessions; nil: they cannot be read. The log has the texts of statements. Users of the
+// command may see these texts, because they have the right to read the server's memory.
 func openLog(server *waitevent.Server) *state.SessionLog {
 	reader, err := state.Open(server.Cluster)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 
 // topSource gives the data of the screen: of a server of this host, or of a worker.
 type topSource interface {
-	// Watch has the meaning of source.Source.Watch.
+	// Watch: see source.Source.Watch.
 	Watch() (changed <-chan struct{}, end func())
-	// Fetch has the meaning of view.Fetch.
+	// Fetch: see view.Fetch.
 	Fetch(ctx context.Context, s *view.State, before *view.Data, now time.Time, wide, whole bool) *view.Data
 	// Now returns the time by the clock of the server's host.
 	Now() time.Time

@@ -30,7 +30,7 @@ import (
 const (
 	mostServers  = 64               // servers in the list
 	mostTitles   = 2000             // processes of a server whose titles are read
-	titlesEvery  = 5 * time.Second  // shortest time between two reads of titles, which need a read for each process
+	titlesEvery  = 5 * time.Second  // time after which titles are read again: each needs a file of /proc
 	serversEvery = 10 * time.Second // time between two searches for new servers
 	fewServers   = 8                // in a list of more servers, each is sampled less often
 	keepOrder    = 5 * time.Second  // time after a key in which the rows of the list do not move

@@ -56,8 +56,8 @@ func (p *Progress) count(written, lost uint64, failing bool) {
 	}
 }
 
-// disk opens the store and writes sweeps in a separate goroutine. So a disk that does not answer delays neither the recorder's
-// looks at the server nor the rules. The recorder's goroutine calls the methods above run. The separate goroutine runs the method
+// disk opens the store and writes sweeps in a separate goroutine. So a disk that does not answer does not delay the recorder's
+// looks at the server and the rules. The recorder's goroutine calls the methods above run. The separate goroutine runs the method
 // run and the methods below it.
 type disk struct {
 	o       *Options
@@ -70,7 +70,7 @@ type disk struct {
 
 	writer  *store.Writer
 	meta    store.Meta
-	checked time.Time // time of the last read of the control file
+	checked time.Time // time at which the control file was read last
 	wait    pause
 	unsaid  int   // lost sweeps that the writer has not counted
 	failed  error // error with which run has ended

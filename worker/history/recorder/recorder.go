@@ -1,6 +1,6 @@
-// Package recorder writes the history of a server: once a second it reads the state of each session, and appends the sessions
-// that are not idle to a store. Such a read, with the write, is a sweep. The recorder reads the server's memory only. So it needs
-// no session, and also works while the server accepts no connections.
+// Package recorder writes the history of a server: once a second it reads the state of each session, and appends the sessions that
+// are not idle to a store. Doing both once is called a sweep. The recorder reads the server's memory only. So it needs no session,
+// and also works while the server accepts no connections.
 //
 // A separate goroutine writes the store (disk.go): looks and rules do not wait for the disk.
 //
@@ -345,8 +345,8 @@ func (r *Recorder) settle(results []written) (err error) {
 	return err
 }
 
-// remember keeps the rows of a sweep for the method ended. If a session of an earlier sweep has neither a row nor an end in this
-// sweep, it could not be read. Its earlier row stays.
+// remember keeps the rows of a sweep for the method ended. If a session of an earlier sweep has no row in this sweep, not even for
+// its end, it could not be read. Its earlier row stays.
 func (r *Recorder) remember(rows []store.Row) {
 	if r.before == nil {
 		r.before = map[identity]store.Row{}

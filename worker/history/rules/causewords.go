@@ -6,7 +6,7 @@ import (
 )
 
 // CauseWords describes a cause (Finding.Cause) for people, with times in UTC: "process 4711, transaction since 2026-11-29 03:00:12
-// UTC". Two causes can have the same words. A cause without a description is returned unchanged.
+// UTC". Two causes can have the same words. A cause without a description is returned as it is.
 func CauseWords(cause string) string {
 	var pid int32
 	var start, xact int64

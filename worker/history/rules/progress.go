@@ -74,7 +74,7 @@ func (v *view) sampled(k waitKey, after time.Duration) time.Duration {
 
 // stands reports whether the positions in the key k have not changed for the time after, while the end of the WAL has grown. The
 // growth must have begun at least half of that time ago: a lag only because new WAL has just arrived does not count. It also
-// returns the age of the unchanged positions.
+// returns how long the positions have not changed.
 func (v *view) stands(k waitKey, after time.Duration) (age time.Duration, ok bool) {
 	age = v.age(k, 0)
 	switch w := v.e.waits[k]; {

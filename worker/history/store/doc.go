@@ -9,7 +9,7 @@
 //	    sums.parquet      samples with equal properties, added up by minute and by hour (type Sum)
 //	    sweeps.parquet    the times at which the recorder read the sessions
 //
-// A sweep is one read of all sessions. A sample is one active session in one sweep.
+// A sweep has all sessions as they were read at one time. A sample is one active session in one sweep.
 //
 // The files of a closed hour never change, and need no other hour: any tool that ships files to an object store can copy them, and
 // any reader of Parquet can query them. If the clock was set back, an hour has a second part (rows-2.parquet, ...).

@@ -392,7 +392,7 @@ func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(S
 	})
 }
 
-// closedSweeps calls the callback each for every sweep of a closed hour that is within a span.
+// closedSweeps calls the callback each for every sweep that a closed hour has within a span.
 func (r *Reader) closedSweeps(ctx context.Context, dir string, since, until int64, each func(SweepInfo) error) error {
 	for _, path := range parts(dir, "sweeps") {
 		err := readTable(ctx, path, since, until, func(list []SweepInfo) error {

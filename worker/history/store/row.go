@@ -83,7 +83,7 @@ type Sum struct {
 	TopCount  int64   `parquet:"top_samples"`
 }
 
-// A Sweep has the sessions that one read of the server's memory found.
+// A Sweep has the sessions that the recorder found when it read the server's memory once.
 type Sweep struct {
 	Time   time.Time     `json:"-"`
 	Period time.Duration `json:"period,omitempty"` // time since the sweep before, for which each row counts

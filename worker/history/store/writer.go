@@ -57,7 +57,7 @@ type Writer struct {
 	dir     string // of the cluster
 	lock    *os.File
 	journal *journal
-	lost    int // sweeps that could not be written since the last one that was written
+	lost    int // number of sweeps that could not be written since the last success
 	room    time.Time
 	// again is the time of the next attempt to close an hour that could not be closed, and why is the error of the last attempt.
 	again time.Time
@@ -218,7 +218,7 @@ func (w *Writer) recover(now time.Time) error {
 	return nil
 }
 
-// setAside renames a journal that cannot be read. The next sweep says so in its note.
+// setAside renames a journal that cannot be read. The note of the next sweep reports this.
 func (w *Writer) setAside(now time.Time, why error) error {
 	path := journalPath(w.dir)
 	to := fmt.Sprintf("%s.unreadable-%d", path, now.UnixNano())

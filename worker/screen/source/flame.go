@@ -47,7 +47,7 @@ type Flame struct {
 	// OnCPU and OffCPU are the mean active sessions of all stacks that pass the filter, on both sides.
 	OnCPU  float64 `json:"on_cpu_sessions"`
 	OffCPU float64 `json:"off_cpu_sessions"`
-	// Sampled and Recorded are the numbers of stacks of this side, by their origin.
+	// Sampled and Recorded are the numbers of stacks of this side that this program and the recorder have taken.
 	Sampled  int `json:"sampled_stacks"`
 	Recorded int `json:"recorded_stacks"`
 	// Seconds is the time of the span for which there are stacks.

@@ -13,7 +13,7 @@ import (
 
 // Bounds of reading and judging memory.
 const (
-	mostMemoryReads = 100         // processes of a sample
+	mostMemoryReads = 100         // processes whose memory is read for one sample
 	largestReads    = 20          // how many of these are for the processes with the most memory
 	largeShare      = 20          // a growing process is large from a 20th of the memory on
 	hugeShare       = 4           // a process that does not grow, from a quarter on

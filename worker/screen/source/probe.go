@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/worker/pg/plan"
 )
 
-// Bounds of a read of one process.
+// Bounds of reading one process.
 const (
 	probeTimeout = 5 * time.Second
 	maxContexts  = 50_000

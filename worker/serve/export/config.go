@@ -34,8 +34,8 @@ type Config struct {
 	// Pyroscope and OTLP are the URLs of receivers; empty: no receiver of this type. If the URL of an OTLP receiver has
 	// no path, otlpPath is added to it.
 	Pyroscope, OTLP string
-	// HeaderFile is a file with headers to send with each request, one "Name: value" in each line; empty: none. The
-	// file is read anew for each request.
+	// HeaderFile is a file with headers to send with each request, one "Name: value" in each line; empty: none. The file is read
+	// again for each request.
 	HeaderFile string
 	// Headers are the content of HeaderFile, if the worker has read the file as root; nil: the worker has not read it. While the
 	// worker has no permission to read the file, it sends the headers of its last successful read.

@@ -81,7 +81,7 @@ type events struct {
 
 	mu       sync.Mutex
 	since    time.Time
-	last     map[uint32]total // the figures at the last read, by number of the event
+	last     map[uint32]total // the figures at the last call of update, by the event's number
 	lastLost uint64
 	names    admitted[event]
 	totals   map[event]*total

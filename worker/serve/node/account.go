@@ -93,8 +93,8 @@ func (b *bucket) take(now time.Time, r rate) bool {
 // budget says how much of its three rates an account has used: for proofs, for starts of workers, and for lines of the log.
 type budget struct{ proofs, starts, lines bucket }
 
-// The rates of one account. A reboot, or an upgrade that restarts all servers, needs fewer than atOnce. A user who starts
-// and ends processes all the time causes at most two proofs a second, and a start of a worker every two seconds.
+// The rates of one account. A reboot, or an upgrade that restarts all servers, needs fewer than atOnce. By starting and
+// ending processes all the time, a user causes at most two proofs a second, and a start of a worker every two seconds.
 func (c Config) proofRate() rate { return rate{float64(256 + 4*c.Max), 2} }
 func (c Config) startRate() rate { return rate{float64(2 * max(c.Max, 8)), 0.5} }
 

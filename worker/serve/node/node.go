@@ -256,7 +256,7 @@ type cluster struct {
 	unwatch func()   // ends the watch for the end of the postmaster; nil: no watch
 }
 
-// event is an event of one cluster. If neither left nor ended is set, the event is the result of a proof.
+// event is an event of one cluster. Without left and ended, the event is the result of a proof.
 type event struct {
 	key     key
 	left    bool // the postmaster ended

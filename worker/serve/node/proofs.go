@@ -49,8 +49,8 @@ func (n *proofs) add(c *cluster, now time.Time) {
 }
 
 // proveDue starts proofs while slots are free. A process of the account with the fewest running proofs comes first;
-// among these, one that had no proof yet, then the one that has waited longest. So many processes of one user do not
-// delay the others.
+// among these, a process without a proof so far, then the longest wait. So many processes of one user do not delay the
+// others.
 func (s *supervisor) proveDue(ctx context.Context, now time.Time) {
 	n := s.countProofs(now)
 	for n.slots < proofSlots && n.all < maxHanging {

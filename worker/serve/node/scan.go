@@ -164,7 +164,8 @@ func (s *scanner) lookAtNew(from, to int, now time.Time) {
 	}
 }
 
-// lookAtYoung examines the processes in s.young again, and forgets those that are no longer young (see youngLooks).
+// lookAtYoung examines the processes in s.young again, and removes from s.young the processes that are no longer young (see
+// youngLooks).
 func (s *scanner) lookAtYoung(now time.Time) {
 	for pid, until := range s.young {
 		if now.After(until) {

@@ -77,7 +77,7 @@ func (q *Queue) Run(ctx context.Context) {
 	}
 }
 
-// minScan is the first pause after a failed listing of the databases.
+// minScan is the first pause after a failed attempt to list the databases.
 const minScan = 10 * time.Millisecond
 
 // scan starts and ends sessions so that each database has one. It returns false if it could not list the databases.

@@ -115,8 +115,8 @@ func (l *loop) finish(ctx context.Context) error {
 const overdue = 300 * time.Millisecond
 
 // run runs a request in a goroutine, and calls the callback free at the end. A handler may block for ever, because the
-// kernel may not return from a read of a process. Then the call gets an error, and run calls free although the handler
-// still runs.
+// kernel may never finish reading a process's memory. The call then gets an error, and run calls free although the
+// handler still runs.
 func (l *loop) run(c *call, req Request, free func()) {
 	l.s.running.Add(1)
 	end := sync.OnceFunc(func() {
