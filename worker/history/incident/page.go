@@ -308,7 +308,7 @@ func (v *pageView) parts() {
 	}
 }
 
-// profile writes the stacks with the most time.
+// profile writes the stacks in which the sessions spent most time.
 func (v *pageView) profile() {
 	l := v.incident.Profile
 	if l == nil {

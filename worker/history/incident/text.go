@@ -138,7 +138,7 @@ func (n *PlanNode) mark() string {
 	return ""
 }
 
-// text prints the stacks with the most time.
+// text prints the stacks in which the sessions spent most time.
 func (l *Profile) text(p func(format string, args ...any)) {
 	const most, innermost = 10, 8
 	p("\n%s:", l.title())

@@ -78,7 +78,7 @@ func (r *Recorder) checkpointing(c *moment.Session, s *seen) rules.Checkpointing
 	}
 }
 
-// ioCounts returns a value that changes with each read and write of a process; 0: not known.
+// ioCounts returns a value that changes each time the process reads or writes; 0: not known.
 func ioCounts(pid int) uint64 {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
 	if err != nil || len(text) == 0 {

@@ -61,8 +61,8 @@ type Sample struct {
 type Checkpointing struct {
 	PID  int32
 	Proc Proc
-	// Work is a value that changes with each phase of a checkpoint. IO is a value that changes with each read and write of the
-	// process; 0: not known.
+	// Work is a value that changes with each phase of a checkpoint. IO is a value that changes each time the process reads or
+	// writes; 0: not known.
 	Work, IO uint64
 }
 

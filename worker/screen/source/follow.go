@@ -17,7 +17,7 @@ const (
 	followBack   = 15 * time.Minute       // age of the oldest sweep that is read at the start
 	followBudget = 700 * time.Millisecond // time limit for decoding sweeps, per call
 	followLook   = 5 * time.Second        // time after which this program itself reads the idle sessions again
-	followLate   = 2 * time.Second        // a recorder that is this much later than three periods does not run
+	followLate   = 2 * time.Second        // added to three periods: a recorder without a new sweep for so long does not run
 	noSessions   = "no sessions: "        // part of the note of a sweep in which the recorder could not read the server
 )
 

@@ -267,7 +267,7 @@ func (l *Live) search() {
 	l.recorded.Store(r)
 }
 
-// wantsStacks reports whether a reader has requested stacks or phrases during the last time watchStacks.
+// wantsStacks reports whether a reader has requested stacks or phrases within the last watchStacks.
 func (l *Live) wantsStacks() bool { return time.Since(l.stacks.wanted) < watchStacks }
 
 // look reads from /proc the states of active processes in the wait classes CPU, IO, Other and Extension, and the kernel

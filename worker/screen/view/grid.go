@@ -102,7 +102,7 @@ func (g *Grid) Set(x, y int, r rune, s Style) {
 	*c = Cell{r, s}
 }
 
-// plainGlyph returns the ASCII character that stands for a line or block character of this program, or a question mark.
+// plainGlyph returns the ASCII character for a line or block character that this program draws, or a question mark.
 func plainGlyph(r rune) rune {
 	const from, to = "─│├└┬┤┴╌┄━═░◀▁▂▃▄▅▆▇█■▲▸●✗…›↑↓←→×·▔❚", "-||`+|+---=:<....####*!>*x.>^v<>x.-|"
 	i := 0

@@ -56,8 +56,8 @@ type Config struct {
 	SpoolBytes int64
 	// Collect makes a profile of the duration d. A profile may have no samples.
 	Collect func(ctx context.Context, d time.Duration) (*profile.Profile, error)
-	// Log gets failures, and the first success after failures. A failure with the same error as the failure of this kind before
-	// is left out. The zero value discards all lines.
+	// Log gets failures, and the first success after failures. A failure is left out if its error is equal to the last error of
+	// its kind. The zero value discards all lines.
 	Log zerolog.Logger
 
 	// timing is changed only by tests; the zero value means the defaults.

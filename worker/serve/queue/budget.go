@@ -106,7 +106,7 @@ func (b *budget) hasten(c *claim) {
 	slices.SortStableFunc(b.waiting, func(x, y *claim) int { return x.due.Compare(y.due) })
 }
 
-// resize sets the maximum number of sessions. If more are open, the excess sessions are asked to leave at once.
+// resize sets the maximum number of sessions. If more sessions are open, resize asks the oldest of them to leave at once.
 func (b *budget) resize(limit int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,9 +156,8 @@ func (b *budget) reassign() {
 	}
 }
 
-// leaving returns the number of sessions that were asked to leave and are likely to leave soon. It does not count a session
-// that has not left within leaveTimeout, so that another session is asked instead. next is the time until the number may
-// change.
+// leaving returns the number of sessions that were asked to leave less than leaveTimeout ago. A session that has not left by
+// then is not counted, so that another one is asked. next is the time until the number may change.
 func (b *budget) leaving(now time.Time) (n int, next time.Duration) {
 	next = leaveTimeout
 	for _, l := range b.leases {

@@ -102,7 +102,7 @@ type Limits struct {
 	Forwards int
 	// Streams is the number of streams of the screen; default 16. One source may have half of them.
 	Streams int
-	// Wait is the longest time for which a request waits until it is answered, if too many are; default 10 s.
+	// Wait is the longest time for which a request waits for its turn if too many are being answered; default 10 s.
 	Wait time.Duration
 	// Header is the time limit for a client to send the header of a request; default 5 s.
 	Header time.Duration
