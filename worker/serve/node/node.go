@@ -221,7 +221,7 @@ type supervisor struct {
 	proof func(proc string, p Process) (dataDir string, err error)
 
 	lines   bucket // limit of the lines that explain writes
-	leftOut int    // number of lines that explain did not write since the last report
+	leftOut int    // number of lines that explain has left out since its last line
 }
 
 // phase is the state of a cluster. A proof (see the function prove) verifies that the cluster's process is a postmaster.
@@ -395,8 +395,8 @@ const (
 // maxReason is the largest length of the reason in a line of the log, in bytes. A hostile user can make long paths.
 const maxReason = 1024
 
-// explain logs why a cluster has no worker, unless it has logged the same reason for this cluster last. The processes of one
-// account can cause at most half of the lines that the log allows.
+// explain logs why a cluster has no worker, unless it has logged the same reason for this cluster last. If a limit of the lines is
+// reached, it only counts the line as left out. One account can use at most half of the lines.
 func (s *supervisor) explain(c *cluster, reason string) {
 	hash := maphash.String(seed, reason)
 	if c.reason == hash {
