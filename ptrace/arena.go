@@ -12,10 +12,10 @@ const (
 	oneThread = 256 << 10 // bytes touched in advance for a single thread: more than nearly every stack
 	maxArena  = 64 << 20  // bytes for all stacks of one capture
 
-	// extraRoom is the number of bytes for memory other than stacks: the largest extra reads.
+	// extraRoom is the number of bytes for copies other than stacks: the most that the extra reads of one capture copy.
 	extraRoom = snapshot.MaxBlocks*snapshot.MaxFollow + maxRanged
 
-	// maxShare is the largest number of bytes that are kept free for each stack still to be copied; see arena.share.
+	// maxShare is the largest number of bytes that are kept free for each stack still to be copied: the bound of arena.share.
 	maxShare = 64 << 10
 )
 
@@ -26,15 +26,16 @@ type arena struct {
 	memory  []byte
 	touched int
 	used    int
-	// stackEnd is the index in memory where stacks must end. Other data moves it, and so takes no room from the stacks.
+	// stackEnd is the index in memory where stacks must end. Copying other data increases it, so that the stacks lose no room.
 	stackEnd int
 	// share is the number of bytes that are kept free for each stack that is still to be copied. The field kept is the
-	// sum of these bytes. At least half of the memory is not kept free. Long stacks use it, in the order of the
-	// threads, the main thread first.
+	// sum of these bytes. They are at most half of the memory for stacks. Stacks longer than share use the other half, in
+	// the order of the threads, the main thread first.
 	share, kept int
 }
 
-// reserve provides room for the stacks of a number of threads, each of at most maxStack bytes, and for the extra reads.
+// reserve provides room for the extra reads and for the stacks of the given number of threads: maxStack bytes for each, but
+// at most maxArena for all together.
 func (a *arena) reserve(maxStack, threads int) error {
 	size := max(maxStack, min(maxStack*threads, maxArena)) + extraRoom
 	if len(a.memory) < size {
@@ -69,13 +70,13 @@ func (a *arena) stackRoom() uint64 { return uint64(max(0, a.stackEnd-a.used-a.ke
 //go:norace
 func (a *arena) otherRoom() int { return len(a.memory) - a.used - a.kept }
 
-// keep keeps room free for the given number of stacks, which are copied later.
+// keep keeps a share of the room free for each of the given number of stacks, which are copied later.
 //
 //go:nosplit
 //go:norace
 func (a *arena) keep(stacks int) { a.kept = stacks * a.share }
 
-// takeOther takes memory that is not for a stack.
+// takeOther marks the next bytes of the arena as used by data other than a stack.
 //
 //go:nosplit
 //go:norace

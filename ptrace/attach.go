@@ -41,8 +41,8 @@ func (s *session) attach() error {
 	return s.attachThreads()
 }
 
-// attachThreads lists and seizes threads until a list has no new ones. Stacks of threads that began meanwhile may be
-// newer than the maps, which are then read again.
+// attachThreads lists and seizes the threads of the target until a list has no new ones. The stack of a thread that started
+// meanwhile can be newer than s.maps. In this case, attachThreads reads the maps again.
 func (s *session) attachThreads() error {
 	pid := s.call.target.PID
 	known := map[int]bool{pid: true}
@@ -80,7 +80,7 @@ func (s *session) attachThreads() error {
 	return s.arena.reserve(s.call.options.MaxStack, len(s.tracees)+s.pieces)
 }
 
-// attachThread seizes a thread, if permitted, and reports whether it succeeded.
+// attachThread adds a thread to s.tracees and seizes it, except for a kernel worker. It reports whether it seized the thread.
 func (s *session) attachThread(tid int) bool {
 	pid := s.call.target.PID
 	t := tracee{tid: tid}
@@ -95,7 +95,7 @@ func (s *session) attachThread(tid int) bool {
 	}
 	if t.err = seize(pid, tid); t.err == nil {
 		t.phase = seized
-		// Between the listing and the seizing the id may have gone to a thread of another process.
+		// The thread may have ended after it was listed, and its id may now belong to a thread of another process.
 		t.foreign = errors.Is(unix.Tgkill(pid, tid, 0), unix.ESRCH)
 	}
 	s.tracees = append(s.tracees, t)
@@ -111,8 +111,9 @@ func (s *session) markReaped(threads []int) {
 	}
 }
 
-// refresh updates the name and state of the main thread, which Options.MapsSnapshot may contain in an old version. The
-// kernel shows a thread that was stopped before the seize as being in a tracing stop ('t'). Its state is then 'T'.
+// refresh sets the name and state of the main thread to those of now. The present ones come from Options.MapsSnapshot and may
+// be out of date. The kernel shows a thread that was stopped before the seize as being in a tracing stop ('t'). refresh
+// replaces this state by 'T'.
 func (s *session) refresh(now *process.Stat) {
 	main := &s.tracees[0]
 	main.name, main.state = now.Comm, now.State
@@ -121,9 +122,9 @@ func (s *session) refresh(now *process.Stat) {
 	}
 }
 
-// seize attaches to a thread. It can block while the target executes a program. If the target executes another program
-// later, the kernel stops it at once (PTRACE_O_TRACEEXEC), and look sets tracee.executed. The new program can have
-// rights for which the target was not checked.
+// seize attaches to a thread. It can block while the target starts another program (execve). If the target does this after
+// the seize, the kernel stops it at once (PTRACE_O_TRACEEXEC), and the method look sets tracee.executed. The capture must
+// not go on, because the caller's rights were not checked against those of the new program.
 func seize(pid, tid int) error {
 	const tries = 20
 	var err error
@@ -139,8 +140,8 @@ func seize(pid, tid int) error {
 		default:
 			return process.Failed(tid, "PTRACE_SEIZE", errno)
 		}
-		// The reason may be gone already: another tracer came and went, or the thread was about to pass its id to a
-		// thread that executed another program.
+		// The cause of the error may be gone already: another tracer has detached, or the thread was about to pass its id
+		// to a thread that executed another program. Then the next try can succeed.
 		err = process.ExplainAttach(pid, tid)
 		var denied *process.PermissionError
 		var traced *process.TracedError
@@ -155,9 +156,10 @@ func seize(pid, tid int) error {
 	return err
 }
 
-// identify compares the process with the expected process. A seized thread keeps its id, dead or alive, until the
-// tracer reaps it, which only release does. So the id cannot pass to another process meanwhile. The process can only
-// execute another program, which keeps id, parent and start time.
+// identify returns an error if the seized process is not the one that the caller expects (target), or has changed since it
+// was first read (s.before). A seized thread keeps its id, dead or alive, until the tracer reaps it, which only release
+// does. So the id cannot pass to another process from now on. The process can only execute another program. It keeps its
+// id, parent and start time then.
 func (s *session) identify() error {
 	target := &s.call.target
 	now, err := process.ReadStat(target.PID)
@@ -185,7 +187,7 @@ func (s *session) identify() error {
 	switch {
 	case now.StartTime != s.before.StartTime, now.StartCode != s.before.StartCode, now.StackStart != s.before.StackStart:
 		if process.IsDead(now.State) {
-			return nil // release will notice its end
+			return nil // release will notice the end of the process
 		}
 		return errAgain
 	}

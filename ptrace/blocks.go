@@ -13,10 +13,11 @@ const (
 	maxCopied     = 1 << 18 // blocks
 	maxCopiedSize = 32 << 20
 	maxVectors    = 1024 // IOV_MAX
-	maxUnreadable = 256  // then the copy ends
+	maxUnreadable = 256  // unreadable blocks after which the copying ends
 )
 
-// blocks is the state of Options.Blocks in a session. All memory for the stop is allocated and touched before.
+// blocks is the state of Options.Blocks in a session. All memory that the copying needs is allocated and touched before the
+// target is stopped.
 type blocks struct {
 	wanted  []snapshot.Block
 	vectors []iovec
@@ -25,7 +26,8 @@ type blocks struct {
 	local   iovec
 }
 
-// prepare takes over Options.Blocks, up to the first block beyond the limits, and allocates the memory for the copy.
+// prepare takes over Options.Blocks and allocates the memory for the copies. It leaves out the first block that is empty or
+// exceeds the limits, and all blocks after it.
 func (b *blocks) prepare(wanted []snapshot.Block) {
 	*b = blocks{}
 	size := 0
@@ -52,7 +54,7 @@ func (b *blocks) prepare(wanted []snapshot.Block) {
 }
 
 // copyBlocks copies the blocks through t, a stopped thread, up to maxVectors in one system call. The call ends at the
-// first unreadable block, and the next call continues after that block.
+// first unreadable block, and the next call continues after that block. After maxUnreadable of them, copyBlocks ends.
 //
 //go:nosplit
 //go:norace

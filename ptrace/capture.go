@@ -11,7 +11,7 @@ import (
 )
 
 // Capture stops the process t, copies the registers and the stack of its main thread (or of all threads), and resumes
-// it. When Capture returns, the target is detached. Only if the kernel itself does not answer (see
+// it. When Capture returns, the target is detached. Only if a system call of the capture has not returned (see
 // DeadlineError.During), the detach happens later. Capture is safe for concurrent use. Captures of the same process
 // wait for each other.
 //
@@ -21,7 +21,7 @@ func Capture(ctx context.Context, t process.Target, o snapshot.Options) (*snapsh
 	return captureWith(ctx, t, o, nil)
 }
 
-// captureWith is Capture with a function for tests, which is called outside of the pause; nil: none.
+// captureWith is Capture with a function for tests, which it calls at each step outside of the target's pause; nil: none.
 func captureWith(
 	ctx context.Context, t process.Target, o snapshot.Options, hook func(step),
 ) (*snapshot.Snapshot, error) {

@@ -17,11 +17,12 @@ import (
 	"pg_stat_backtrace/ptrace/thread"
 )
 
-// stopGrace is how long a call waits, after its deadline or cancellation, for its thread to detach and clean up.
+// stopGrace is how long a call of Capture waits, after its deadline or cancellation, until the thread that traces the target
+// has detached and cleaned up.
 const stopGrace = 300 * time.Millisecond
 
-// captureCall is one call of Capture. One goroutine on one locked thread makes all ptrace requests. The caller's
-// goroutine only waits, so that it does not hang if the kernel does not answer.
+// captureCall is one call of Capture. A separate goroutine, locked to one thread, makes all ptrace requests. The caller's
+// goroutine only waits for it, so that it can return even if a request never returns.
 type captureCall struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	target  process.Target
@@ -31,7 +32,7 @@ type captureCall struct {
 
 	limit     time.Duration // deadline of this capture, counted from started; identify may shorten it
 	abandoned atomic.Bool   // wait returned before the capture ended
-	quit      uint32        // 1: the context ended during wait; read by thread.IsSet
+	quit uint32 // 1: ctx ended while the method wait ran; thread.IsSet reads it
 
 	done     chan struct{} // closed last; snapshot and err are valid then
 	snapshot *snapshot.Snapshot
@@ -79,7 +80,7 @@ func (f *captureCall) enter() error {
 	}
 }
 
-// canceled returns nil as long as ctx has not ended. Then it returns the error of ctx together with the process id.
+// canceled returns nil as long as ctx has not ended. Afterwards it returns the error of ctx together with the process id.
 func (f *captureCall) canceled() error {
 	err := f.ctx.Err()
 	switch {
@@ -113,8 +114,8 @@ func (f *captureCall) deadlineError(during string) error {
 	return e
 }
 
-// wait waits in the caller's goroutine for the result, until stopGrace after the deadline or cancellation at the
-// latest.
+// wait waits in the caller's goroutine for the result. It gives up stopGrace after the deadline or the cancellation. Then it
+// returns an error and sets abandoned.
 func (f *captureCall) wait() (*snapshot.Snapshot, error) {
 	timer := time.NewTimer(time.Until(f.started.Add(f.options.Deadline)) + stopGrace)
 	defer timer.Stop()
@@ -158,8 +159,9 @@ func (f *captureCall) start() {
 	}
 }
 
-// captureWorker is the goroutine that captures. If a session could not detach, the goroutine ends with its thread
-// locked. The runtime then ends the thread, and the kernel detaches the target because its tracer has ended.
+// captureWorker is the goroutine that runs captures, one after the other. If a session could not detach the target, the
+// goroutine ends with its thread locked. The runtime then ends the thread, and the kernel detaches the target because its
+// tracer has ended.
 func captureWorker(f *captureCall) {
 	for f.run() {
 		if idleCount.Add(1) > maxIdle {
@@ -175,7 +177,8 @@ func captureWorker(f *captureCall) {
 func (f *captureCall) run() (clean bool) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// The runtime never ends the main thread. While this goroutine is locked to it, another one cannot get it.
+		// The runtime never ends the main thread, so the capture must run on another thread. While this goroutine is locked
+		// to the main thread, the new goroutine cannot get it.
 		go captureWorker(f)
 		<-f.done
 		runtime.UnlockOSThread()
@@ -192,7 +195,7 @@ func (f *captureCall) run() (clean bool) {
 	return f.capture()
 }
 
-// finish returns the result and lets the next capture of the process begin.
+// finish makes the result available to wait, and lets the next capture of the process begin.
 func (f *captureCall) finish() {
 	activeCaptures.Lock()
 	delete(activeCaptures.byPID, f.target.PID)
@@ -201,7 +204,7 @@ func (f *captureCall) finish() {
 	thread.EndWork()
 }
 
-// finishAfter calls finish when a thread of this process has ended, or after 10 s.
+// finishAfter calls finish when the thread tid of this process has ended, or after 10 s.
 func (f *captureCall) finishAfter(tid int) {
 	const most = 10 * time.Second
 	for begin := time.Now(); time.Since(begin) < most; time.Sleep(50 * time.Microsecond) {
@@ -212,8 +215,8 @@ func (f *captureCall) finishAfter(tid int) {
 	f.finish()
 }
 
-// capture makes the snapshot. It reports whether no thread is attached any more. A panic becomes an error after the
-// target was detached.
+// capture makes the snapshot, or sets f.err. It returns true if the thread may serve further captures: no thread of the target
+// is attached any more, no panic occurred, and the thread's priority is restored. A panic becomes f.err.
 func (f *captureCall) capture() (clean bool) {
 	s := newSession(f)
 	defer func() {

@@ -13,11 +13,12 @@ const (
 	maxStructure = 256 // bytes
 	maxStacks    = 4   // of one thread
 	maxStackSize = 1 << 30
-	nearWords    = 64   // words of a copied stack that are searched for addresses in the stack of another coroutine
-	farWords     = 4096 // the same if the saved stack pointer of the current coroutine is 0
+	nearWords = 64 // words of a thread's stack that are searched for addresses in the stack of another coroutine
+	farWords = 4096 // like nearWords, if no coroutine is current or the saved stack pointer of the current one is 0
 )
 
-// coroutines is the state of Options.Coroutines in a session. All memory for the stop is allocated before.
+// coroutines is the state of Options.Coroutines in a session. All memory that it needs is allocated before the target is
+// stopped.
 type coroutines struct {
 	wanted bool
 	given  snapshot.Coroutines
@@ -29,8 +30,8 @@ type coroutines struct {
 	nFound int
 }
 
-// coroutine is a coroutine's data for the stop: the limits of its stack, and its saved stack pointer. open is set if
-// the stack continues beyond high.
+// coroutine has the limits of a coroutine's stack, and its saved stack pointer. open is set if high is not the real end of
+// the stack: it continues to the end of its mapping.
 type coroutine struct {
 	low, high, saved uint64
 	open             bool
@@ -45,7 +46,8 @@ type part struct {
 // maxParts is the largest number of parts of a thread: its structure, and structure and stack of each coroutine.
 const maxParts = 1 + 2*maxStacks
 
-// prepare takes over Options.Coroutines; nil, or sizes and offsets out of bounds: no coroutines are searched.
+// prepare takes over Options.Coroutines. If they are nil, have no roots, or have sizes or offsets out of bounds, the session
+// searches no coroutines.
 func (c *coroutines) prepare(wanted *snapshot.Coroutines) {
 	*c = coroutines{}
 	if wanted == nil {
@@ -61,7 +63,7 @@ func (c *coroutines) prepare(wanted *snapshot.Coroutines) {
 }
 
 // findCoroutines copies the structures of the coroutines that a stopped thread may be running. They are the blocks of
-// s.extra with the indexes first to last-1. The extra reads begin later and use the same blocks.
+// s.extra with the indexes first to last-1, until the extra reads, which begin later, use the same blocks.
 //
 //go:nosplit
 //go:norace
@@ -83,9 +85,9 @@ func (s *session) findCoroutines(t *tracee) (first, last int) {
 	return first, last
 }
 
-// takeOwner takes block i as a coroutine's structure, which points to the structure of its thread. It copies the
-// thread's structure and those of all its coroutines. It returns false if the thread's structure does not point to
-// block i.
+// takeOwner assumes that block i is a coroutine's structure, which points to the structure of its thread. It copies the
+// thread's structure and the structures of all its coroutines. It returns false if the pointer is invalid, or if the
+// thread's structure does not point back to the address of block i.
 //
 //go:nosplit
 //go:norace
@@ -126,8 +128,8 @@ func (s *session) takeOwner(t *tracee, i int) bool {
 	return true
 }
 
-// wantStructure adds a possible coroutine's structure, unless it is already among the blocks whose index is the
-// parameter first or higher.
+// wantStructure adds a block for a possible structure of a coroutine. It does nothing if the address is 0, unaligned or
+// unreadable, or if a block with the index first or higher has this address.
 //
 //go:nosplit
 //go:norace
@@ -143,7 +145,7 @@ func (s *session) wantStructure(address uint64, first int) {
 	s.wantBlock(address, s.coroutines.given.Size)
 }
 
-// loadWord returns a word of a block, 0 if it was not read.
+// loadWord returns the word at an offset in block i of s.extra, or 0 if it was not copied.
 //
 //go:nosplit
 //go:norace
@@ -167,7 +169,7 @@ func (t *tracee) register(at int) (uint64, bool) {
 	return *(*uint64)(unsafe.Pointer(&t.registers[at])), true
 }
 
-// keep records that copied memory belongs to the thread.
+// keep records copied memory as one of the thread's parts, unless it is empty or the thread has maxParts.
 //
 //go:nosplit
 //go:norace
@@ -178,7 +180,7 @@ func (t *tracee) keep(address uint64, at, length int) {
 	}
 }
 
-// current returns the number of the coroutine whose stack contains an address, or -1.
+// current returns the index in c.found of the coroutine whose stack contains the address sp, or -1.
 //
 //go:nosplit
 //go:norace
@@ -191,8 +193,8 @@ func (c *coroutines) current(sp uint64) int {
 	return -1
 }
 
-// stackOf is like stackAround. But if the stack pointer is in a coroutine's stack that is not open, end is the end of
-// that stack.
+// stackOf is like stackAround, except if the stack pointer is in the stack of a known coroutine whose field open is not set.
+// Then end is the end of that stack, ok is true, and start is set even for memory outside of the known mappings.
 //
 //go:nosplit
 //go:norace
@@ -200,7 +202,7 @@ func (s *session) stackOf(sp uint64) (start, end uint64, ok bool) {
 	start, end, ok = s.stackAround(sp)
 	if i := s.coroutines.current(sp); i >= 0 && !s.coroutines.found[i].open {
 		if !ok {
-			start = sp - min(s.redZone, sp) // in memory that is newer than the mappings read
+			start = sp - min(s.redZone, sp) // the stack's memory was mapped after the mappings were read
 		}
 		return start, s.coroutines.found[i].high, true
 	}
@@ -208,9 +210,9 @@ func (s *session) stackOf(sp uint64) (start, end uint64, ok bool) {
 }
 
 // copyCoroutines copies the stacks of the thread's coroutines, except for the current one, which is already copied. A
-// copy begins at the saved stack pointer. This may be out of date. If the registers or the beginning of the current
-// stack have lower addresses of the coroutine's stack, the copy begins at the lowest of these. After a signal, the
-// kernel has saved the interrupted registers on the current stack, far from its beginning.
+// copy begins at the coroutine's saved stack pointer. But this may be out of date. So if the thread's registers or the
+// beginning of its current stack contain lower addresses in the coroutine's stack, the copy begins at the lowest of these.
+// After a signal, the kernel has saved the interrupted registers on the current stack, far from its beginning: farWords.
 //
 //go:nosplit
 //go:norace
@@ -238,14 +240,14 @@ func (s *session) copyCoroutines(t *tracee, sp uint64) {
 	t.stackAt = stackAt
 }
 
-// copyFrom copies the stack of a coroutine from an address on. It returns false if the address is beyond the stack or
-// unreadable.
+// copyFrom copies the stack of a coroutine from the address start on. It returns false if this address is beyond the stack
+// or unreadable.
 //
 //go:nosplit
 //go:norace
 func (s *session) copyFrom(t *tracee, f *coroutine, start uint64) bool {
 	if start >= f.high {
-		return false // not in use
+		return false // the coroutine's stack is empty
 	}
 	end := f.high
 	if _, mapped, ok := s.stackAround(start); ok && f.open {
@@ -257,8 +259,9 @@ func (s *session) copyFrom(t *tracee, f *coroutine, start uint64) bool {
 	return n > 0
 }
 
-// lowest returns the lowest aligned address in a coroutine's stack among the registers and the first words of the
-// copied stack, or the stack's end. It ignores addresses from which the rest of the stack is too large to copy.
+// lowest returns the lowest aligned address in a coroutine's stack that it finds in the thread's registers or in the first
+// words of the thread's copied stack. If it finds none, it returns the end of the coroutine's stack. It ignores addresses
+// more than maxStack bytes before that end, because the rest of the stack would be too large to copy.
 //
 //go:nosplit
 //go:norace

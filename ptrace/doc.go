@@ -1,13 +1,13 @@
 // Package ptrace stops a process for some microseconds, copies its registers and its stack, and resumes it. If a stop
-// is not wanted or not possible, package observe makes the copy without a stop. Package ptrace interprets nothing:
-// other packages give meaning to registers, name functions, and check permissions.
+// is not wanted or not possible, package observe makes the copy without a stop. Package ptrace does not interpret the
+// copies: other packages interpret the registers, name functions, and check permissions.
 //
 // # Guarantees for the target
 //
 // The target is seized (PTRACE_SEIZE, never PTRACE_ATTACH) and interrupted. The package sends no signal to the target.
-// The target loses no signal, and the order of signals stays. If the target stops for a signal, the package needs no
-// interruption, and the detach delivers the signal. The package waits for stops with WNOWAIT, which leaves the signal
-// in the kernel. Even if this process is killed before the detach, no signal is lost.
+// The target loses no signal, and gets its signals in the same order. If the target stops for a signal before it is
+// interrupted, the package uses this stop, and the detach delivers the signal. The package waits for stops with WNOWAIT,
+// which leaves the signal in the kernel. So no signal is lost even if this process is killed before the detach.
 //
 // A process that was stopped before (SIGSTOP) stays stopped and can be continued. The target is detached in all
 // cases, including cancellation, deadline and panics. If it stops within a tenth of a second, PTRACE_DETACH detaches
@@ -23,17 +23,17 @@
 //
 // Between stop and detach, three system calls run for each thread (PTRACE_GETREGSET, process_vm_readv,
 // PTRACE_DETACH), and some clock reads. They run in functions that do not allocate, do not check their stack, and
-// have all signals blocked. From the stop on, or after a third of a millisecond without one, all of this is one
-// system call to the Go scheduler. The thread then needs none of the scheduler's processors. So a stopped target
-// never waits until its capture gets a turn among the goroutines. The scheduler and the garbage collector cannot
+// have all signals blocked. From the stop on, or if the target has not stopped after a third of a millisecond, the Go
+// scheduler treats all of this as one system call. The thread then needs none of the scheduler's processors. So a stopped
+// target never waits until its capture gets a turn among the goroutines. The scheduler and the garbage collector cannot
 // interrupt. The memory for the copy is allocated and touched in advance. Maps and all other files in /proc are read
 // before the interruption, or were read for an earlier capture (Options.MapsSnapshot).
 //
 // The stop must not cause other threads of this process to run. The first capture therefore sets SA_NOCLDSTOP for
 // SIGCHLD. This process then gets that signal only for children that have ended, as most programs expect.
 //
-// Snapshot.Pause is an upper bound of the pause. It begins at the last check that found a thread still running. This is
+// Snapshot.Pause is an upper bound of the pause. It begins at the last check that found the threads still running. This is
 // at most half a microsecond before the first stop was seen, unless the target took longer than the spinning phase to
 // stop. It ends with the return of the last detach. A target that was already stopped when it was seized, or had a
-// pending signal, was stopped for longer. The package cannot see the time before the interruption.
+// pending signal, was stopped for longer, because the package cannot see the time before the interruption.
 package ptrace

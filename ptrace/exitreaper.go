@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exitReaper reaps seized threads that end while their tracer seizes another thread. This prevents a deadlock. The
-// seize waits while the process executes a program. The execution waits for the ends of all other threads. And a
-// seized thread has ended only after its tracer's process has reaped it.
+// exitReaper reaps seized threads that end while their tracer seizes another thread. This prevents a deadlock when the
+// target starts another program (execve). The seize waits until execve has finished. execve waits until all other threads
+// of the target have ended. And a seized thread counts as ended only after the tracer's process has reaped it.
 //
-// Any thread of this process can reap. The tracer waits in the seize, so another thread does it.
+// Any thread of this process can reap. The tracer's thread waits in the seize, so a timer reaps in another thread.
 type exitReaper struct {
 	mu     sync.Mutex
 	timer  *time.Timer
@@ -58,7 +58,7 @@ func (u *exitReaper) call() {
 			err = unix.Waitid(unix.P_PID, tid, nil, unix.WEXITED|unix.WNOHANG|unix.WALL, nil)
 		}
 		if err != nil {
-			return true // its id belongs to another thread now
+			return true // the thread is gone: its id may belong to another thread now
 		}
 		u.reaped = append(u.reaped, tid) // from now on its number may be another thread's
 		return true
@@ -66,7 +66,7 @@ func (u *exitReaper) call() {
 	u.timer.Reset(callsAfter)
 }
 
-// leave ends the reaping. The caller seizes no more threads. It returns the ids of the reaped threads.
+// leave ends the reaping and returns the ids of the reaped threads. The caller must seize no more threads afterwards.
 func (u *exitReaper) leave() []int {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -13,10 +13,10 @@ import (
 const (
 	maxRanges  = 256
 	maxRanged  = 512 << 10 // bytes of all ranges
-	maxRetries = 16        // further calls after unreadable blocks
+	maxRetries = 16 // calls of process_vm_readv by one fetchBlocks: after an unreadable block it makes another one
 )
 
-// block is memory to copy, at most a page long and not crossing a page.
+// block is memory to copy: at most a page, not crossing a page boundary.
 type block struct {
 	address uint64
 	wanted  int // bytes to copy
@@ -24,22 +24,23 @@ type block struct {
 	at      int // index in the arena
 }
 
-// kind is a snapshot.Kind with space for its derefs, which is allocated before the stop.
+// kind is a copy of a snapshot.Kind. Its derefs are in an array, so that nothing is allocated while the target is stopped.
 type kind struct {
 	word    uint64
 	derefs  [snapshot.MaxDerefs]snapshot.Deref
 	nDerefs int
 }
 
-// extraReads is the state of ExtraReads in a session. All memory for the stop is allocated before.
+// extraReads is the state of Options.ExtraReads in a session. All memory that it needs is allocated before the target is
+// stopped.
 type extraReads struct {
 	wanted     bool
 	variables  [snapshot.MaxVariables]snapshot.Variable
 	nVariables int
-	near       [snapshot.MaxVariables + 1]snapshot.Span // the memory of the variables and of head; see join
+	near [snapshot.MaxVariables + 1]snapshot.Span // the memory of the variables and of the list's head; see join
 	nNear      int
 	head       uint64
-	kinds      [snapshot.MaxKinds + 1]kind // the first one is for nodes of no known kind
+	kinds [snapshot.MaxKinds + 1]kind // of the list's nodes; the first one is for nodes of no known kind
 	nKinds     int
 	elsewhere  int
 	ranges     [maxRanges]snapshot.Range
@@ -47,13 +48,14 @@ type extraReads struct {
 
 	blocks [snapshot.MaxBlocks]block
 	n      int
-	// fetched is the number of blocks read together with the stack: the variables and their expected targets.
+	// fetched is the number of blocks that were read together with the stack: the variables, and the memory to which the
+	// caller expects them to point (Variable.Expected).
 	fetched int
 	vectors [snapshot.MaxBlocks]iovec
 	local   iovec
 }
 
-// prepare takes over Options.ExtraReads, within the bounds; nil: no extra reads.
+// prepare takes over Options.ExtraReads. It leaves out or shortens parts that exceed the bounds; nil: no extra reads.
 func (r *extraReads) prepare(t *snapshot.ExtraReads) {
 	r.wanted, r.n, r.fetched = false, 0, 0
 	if t == nil {
@@ -84,7 +86,7 @@ func (r *extraReads) prepare(t *snapshot.ExtraReads) {
 	}
 }
 
-// prepare takes over a snapshot.Kind, within the bounds.
+// prepare takes over a snapshot.Kind. It leaves out or shortens derefs that exceed the bounds.
 func (k *kind) prepare(given *snapshot.Kind) {
 	k.word, k.nDerefs = given.Word, copy(k.derefs[:], given.OnStack)
 	for i := range k.derefs[:k.nDerefs] {
@@ -92,8 +94,9 @@ func (k *kind) prepare(given *snapshot.Kind) {
 	}
 }
 
-// copyExtraReads copies the extra reads through the main thread, if this is stopped. It copies first the variables,
-// then the data to which the variables and the nodes of the list point, and the ranges.
+// copyExtraReads copies the additional memory that the caller asked for (s.extra). It reads through the thread t, the main
+// thread, and does nothing unless t is stopped and its registers were read. It copies the variables first. Then it copies
+// the data to which the variables and the nodes of the linked list point, and the memory ranges.
 //
 //go:nosplit
 //go:norace
@@ -123,7 +126,8 @@ func (s *session) copyExtraReads(t *tracee) {
 	s.fetchBlocks(t, first)
 }
 
-// followList adds the memory to which the nodes of the list point. node is the address of the first node.
+// followList adds blocks for the memory to which the nodes of the linked list at s.extra.head point. It follows the list as
+// long as its nodes are in the copied stack, at increasing addresses. node is the address of the first node.
 //
 //go:nosplit
 //go:norace
@@ -155,7 +159,7 @@ func (s *session) followList(t *tracee, node uint64) {
 	}
 }
 
-// kindOf returns the kind of nodes with the given word.
+// kindOf returns the kind of the nodes that contain the given word, or r.kinds[0] if there is none.
 //
 //go:nosplit
 //go:norace
@@ -168,8 +172,8 @@ func (r *extraReads) kindOf(word uint64) *kind {
 	return &r.kinds[0]
 }
 
-// wantBytes adds memory to the blocks. It leaves out unreadable memory, because the call for all blocks ends at the
-// first unreadable block.
+// wantBytes adds blocks for memory to copy, up to the first page that is not mapped as readable. The system call that
+// copies all blocks would end at the first unreadable one.
 //
 //go:nosplit
 //go:norace
@@ -194,8 +198,8 @@ func (s *session) wantBlock(address uint64, length int) {
 	}
 }
 
-// fetchBlocks reads the blocks from the index first on in one system call. After an unreadable block, it reads the
-// following blocks in another call.
+// fetchBlocks copies the blocks from the index first on in one system call, as far as the arena has room. After an
+// unreadable block, it copies the following blocks in another call, for up to maxRetries calls.
 //
 //go:nosplit
 //go:norace
@@ -241,7 +245,8 @@ func (s *session) takeBlocks(first, last, n int) int {
 	return first
 }
 
-// loadStack returns the aligned word at an address of the copied stack.
+// loadStack returns the word at an address of the thread's copied stack; false: the copy does not contain this address, or
+// it is not aligned.
 //
 //go:nosplit
 //go:norace
@@ -254,7 +259,7 @@ func (s *session) loadStack(t *tracee, address uint64) (uint64, bool) {
 	return *(*uint64)(unsafe.Pointer(&s.arena.memory[t.stackAt+int(off)])), true
 }
 
-// found returns the result of the extra reads. It joins adjacent blocks.
+// found returns the memory that the extra reads copied; nil if there were none. It joins adjacent blocks.
 func (s *session) found() []snapshot.Stack {
 	if !s.extra.wanted {
 		return nil

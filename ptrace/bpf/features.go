@@ -14,8 +14,7 @@ import (
 // typesFile has the types of the running kernel (BTF), to which the loader adapts the BPF programs.
 const typesFile = "/sys/kernel/btf/vmlinux"
 
-// MissingTypes returns an error if this process cannot read the types of the kernel's data. No BPF program can be
-// loaded then.
+// MissingTypes returns an error if typesFile is missing. No BPF program can be loaded then.
 func MissingTypes() error {
 	if _, err := os.Stat(typesFile); err != nil {
 		return fmt.Errorf("the kernel, Linux %s, has no type information: %s is missing (CONFIG_DEBUG_INFO_BTF)",
@@ -44,7 +43,7 @@ func Trampolines(function string) error {
 	return err
 }
 
-// tryProgram loads a BPF program that does nothing, for a place in the kernel, and removes it.
+// tryProgram loads a BPF program that does nothing, and removes it. The program is loaded for the given place in the kernel.
 func tryProgram(place ebpf.AttachType, name string) error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "try", Type: ebpf.Tracing, AttachType: place, AttachTo: name,

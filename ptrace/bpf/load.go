@@ -12,14 +12,15 @@ import (
 
 // Loader loads the BPF programs of one package.
 type Loader struct {
-	// Read reads the compiled programs. It is NotCompiled on an architecture without them.
+	// Read reads the compiled programs. On an architecture for which they were not compiled, it is the function NotCompiled.
 	Read func() (*ebpf.CollectionSpec, error)
 	// Unsupported is the error if the kernel, the architecture, or the environment of this process does not support
-	// them.
+	// the programs.
 	Unsupported error
 	// Release is the first Linux release with all features that the programs need.
 	Release string
-	// HostPIDs means that the programs get process ids from this process, which must be the host's.
+	// HostPIDs means that this process passes process ids to the programs. Spec then returns an error if this process is not
+	// in the host's PID namespace.
 	HostPIDs bool
 }
 
@@ -28,8 +29,8 @@ var errNotCompiled = errors.New("not compiled")
 // NotCompiled is Loader.Read on an architecture for which the programs were not compiled.
 func NotCompiled() (*ebpf.CollectionSpec, error) { return nil, errNotCompiled }
 
-// Spec returns the programs, with the given values of their variables (by name). The caller may then change the sizes
-// of BPF maps.
+// Spec returns the programs, with their variables set to the given values (by name). The caller may change the sizes of
+// their BPF maps before it calls Load.
 func (l *Loader) Spec(variables map[string]any) (*ebpf.CollectionSpec, error) {
 	spec, err := l.Read()
 	if errors.Is(err, errNotCompiled) {
@@ -65,15 +66,15 @@ func (l *Loader) Load(spec *ebpf.CollectionSpec, programs ...string) (*ebpf.Coll
 	return c, nil
 }
 
-// Error does the work of LoadError for the programs of the loader.
+// Error returns the result of LoadError, with the fields Unsupported and Release of the loader as its parameters.
 func (l *Loader) Error(what string, err error) error {
 	return LoadError(l.Unsupported, what, l.Release, err)
 }
 
 // NewCollection loads the named programs and all BPF maps. It returns the kernel's error as it is.
 func NewCollection(spec *ebpf.CollectionSpec, programs ...string) (*ebpf.Collection, error) {
-	// Before Linux 5.11, BPF maps and programs are locked memory. If this process may not raise the limit, the load may
-	// fail.
+	// Before Linux 5.11, BPF maps and programs count as locked memory. If this process may not raise the limit of locked
+	// memory, the load below may fail.
 	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
 	}

@@ -7,9 +7,9 @@ import (
 )
 
 // ReturnProbes returns an error if probes of the returns of functions could crash one of these processes. Since Linux
-// 6.11, on x86_64, a process makes the system call uretprobe at a probed return. If a seccomp filter does not list this
-// call, as in container runtimes, the filter refuses it, and the process crashes. Linux 6.14, 6.13.3 and 6.12.14 exempt
-// the call from filters.
+// 6.11, on x86_64, a process makes the system call uretprobe at a probed return. The seccomp filters of container runtimes
+// do not list this call. They refuse it, and the process crashes. Linux 6.14, 6.13.3 and 6.12.14 exempt the call from
+// filters.
 func ReturnProbes(pids ...int) error {
 	if !returnsAreCalls || !filtersReturns(Release()) {
 		return nil

@@ -1,4 +1,4 @@
 package bpf
 
-// returnsAreCalls is true if a process makes a system call at a probed return, on this architecture.
+// returnsAreCalls reports whether, on this architecture, a process makes a system call at a probed return of a function.
 const returnsAreCalls = true

@@ -4,6 +4,6 @@
 //
 // The package needs x86_64, Linux 6.6, CAP_BPF and CAP_PERFMON.
 //
-// The caller says where the allocator's functions are. The package returns copies of stacks. It must not know names, or
-// what a stack means.
+// The caller says where the allocator's functions are. The package returns copies of stacks. It must not know names of
+// functions, or how stacks are unwound.
 package allocs

@@ -27,7 +27,7 @@ const (
 // Kind is the kind of a function: it allocates, frees or both (enum kind).
 type Kind uint32
 
-// The kinds, each with the first arguments of its functions.
+// The kinds. Beside each are the first arguments of its functions; "old" is the address of an existing block.
 const (
 	Malloc        Kind = iota + 1 // (size)
 	Calloc                        // (count, size)
@@ -49,7 +49,7 @@ type config struct {
 	// StackEnd is the address of the first byte above the main thread's frames.
 	StackEnd uint64
 	// LibraryStart and LibrarySize are the code of the C library. Its own calls of mmap and munmap are not counted.
-	// With size 0 all calls are counted.
+	// If LibrarySize is 0, all calls are counted.
 	LibraryStart, LibrarySize uint64
 	// HasHeaders means that the word before each block is glibc's header, which has the block's size.
 	HasHeaders bool
@@ -63,7 +63,7 @@ type Range struct{ Start, End uint64 }
 // Sums are the figures of one call path (struct alloc_sums). Sizes are in bytes, as the process asked for them.
 type Sums struct {
 	Objects, Bytes         uint64 // allocated
-	LiveObjects, LiveBytes uint64 // of these, not freed yet
+	LiveObjects, LiveBytes uint64 // allocated and not freed yet
 	Sent                   uint64
 }
 
@@ -72,12 +72,12 @@ type Counters struct {
 	Hits                      [numKinds]uint64 // calls, by Kind
 	Failed                    uint64           // allocations without a result
 	Nested                    uint64           // calls from inside an allocation function
-	Older, OlderBytes         uint64           // freed blocks that are older than the trace; sizes by glibc's headers
+	Older, OlderBytes uint64 // freed blocks that were allocated before the trace; sizes from glibc's headers
 	UnknownMaps, UnknownBytes uint64           // unmapped ranges that do not begin with a known mapping
 	Shared, SharedBytes       uint64           // shared mappings, which are not counted as allocations
-	Untracked, UntrackedBytes uint64           // allocations left out of the live ones, because there was no room
-	Replaced, ReplacedBytes   uint64           // blocks whose free was not seen
-	LostCalls, Unmatched      uint64           // calls of too many threads at a time, and calls that did not return
+	Untracked, UntrackedBytes uint64 // allocations that are missing among the live blocks, because their map was full
+	Replaced, ReplacedBytes uint64 // blocks whose release was not seen: a later allocation has the same address
+	LostCalls, Unmatched uint64 // calls lost because too many threads called at a time, and calls that did not return
 	LostStacks                uint64           // stacks for which the ring had no room; a later call sends them
 	NoStack, OtherStacks      uint64           // allocations without a stack, and without room for their call path
 	Hashed, Words             uint64           // stacks copied, and their words
@@ -154,7 +154,7 @@ func loadPrograms(c config) (*programs, error) {
 		t.Close()
 		return nil, loader().Error("open a ring", err)
 	}
-	// Number 0 is for allocations without a call path of their own. Sent is set, so that no stack is sent for it.
+	// Call path 0 has the allocations without a call path of their own. Sent is set, so that no stack is sent for it.
 	if err := loaded.Maps["sums"].Put(uint64(0), Sums{Sent: 1}); err != nil {
 		t.Close()
 		return nil, loader().Error("fill a table", err)
@@ -248,9 +248,9 @@ func (t *programs) Detach() {
 	t.links = nil
 }
 
-// SetCode sets the addresses of the process's code, valid as long as the process has the given number of pages with
-// code. Ranges are in address order, at most MaxRanges. Without valid ranges, the programs take every word of a stack
-// that can be a pointer for an address in code.
+// SetCode passes the addresses of the process's code to the BPF programs. The programs use them as long as the process has
+// the given number of pages with code. Ranges are in address order, at most MaxRanges. Without valid ranges, the programs
+// treat every word of a stack that can be a pointer as an address in code.
 func (t *programs) SetCode(ranges []Range, pages uint64) error {
 	var c struct {
 		Ranges    [MaxRanges]Range
@@ -260,7 +260,7 @@ func (t *programs) SetCode(ranges []Range, pages uint64) error {
 	if len(ranges) > MaxRanges {
 		return fmt.Errorf("%w: %d ranges of code", ErrUnsupported, len(ranges))
 	}
-	if err := t.Maps["code"].Put(uint32(0), &c); err != nil { // a program must not see a mixture of both
+	if err := t.Maps["code"].Put(uint32(0), &c); err != nil { // c is zero: no program may see a mixture of old and new ranges
 		return loader().Error("fill a table", err)
 	}
 	c.Pages = pages
@@ -277,8 +277,8 @@ func (t *programs) SetCode(ranges []Range, pages uint64) error {
 	return nil
 }
 
-// Stack returns the next stack; false at the deadline, after Close, or for an invalid record. The data of the stack is
-// valid until the next call.
+// Stack waits for the next stack in the ring, and returns it; false at the deadline, after Close, or for an invalid record.
+// The data of the stack is valid until the next call.
 func (t *programs) Stack(deadline time.Time) (copiedStack, bool) {
 	t.ring.SetDeadline(deadline)
 	if t.ring.ReadInto(&t.record) != nil {
@@ -303,7 +303,7 @@ func (t *programs) Counters() (c Counters, err error) {
 	return c, nil
 }
 
-// Sums reads the figures by number of the call path. Number 0 is for all allocations without a path of their own.
+// Sums reads the figures of each call path, by its number. Call path 0 has all allocations without a path of their own.
 func (t *programs) Sums() (map[uint64]Sums, error) {
 	all := make(map[uint64]Sums)
 	var (
@@ -328,7 +328,8 @@ type Block struct {
 	Path uint64 // number of the call path
 }
 
-// Blocks reads the live blocks. Call it after Detach: the blocks change while calls are counted.
+// Blocks reads the blocks that were allocated during the trace and not freed. Call it after Detach, because the blocks change
+// while calls are counted.
 func (t *programs) Blocks() ([]Block, error) {
 	var (
 		address uint64

@@ -14,7 +14,7 @@ const maxQueued = 64 << 20
 type queue struct {
 	to    chan<- []Stack
 	kept  [][]Stack
-	bytes int // of the stacks that are kept
+	bytes int // memory of the batches in kept
 }
 
 // add keeps a batch for the next send.
@@ -38,7 +38,7 @@ func (q *queue) send() {
 // full reports whether the caller must wait for room before it adds a batch.
 func (q *queue) full() bool { return q.bytes >= maxQueued }
 
-// wait passes on one batch. It gives up if the channel has no room until the deadline or the end of ctx.
+// wait passes on the first kept batch. It gives up if the channel has no room before the deadline or the end of ctx.
 func (q *queue) wait(ctx context.Context, deadline time.Time) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()

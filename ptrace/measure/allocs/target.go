@@ -28,7 +28,7 @@ type Target struct {
 	Process process.Target
 	// File is the open file of the image that has the functions. The caller closes it when Open has returned.
 	File *os.File
-	// Functions are those to probe.
+	// Functions are the functions to probe.
 	Functions []Function
 	// Library is the code of the C library. Its own calls of mmap and munmap are not counted. Empty: all are counted.
 	Library Range
@@ -79,8 +79,8 @@ func codeRanges(maps []process.Mapping) (ranges []Range) {
 	return ranges
 }
 
-// codePages returns how many pages with code a process has (exec_vm of struct mm_struct). /proc/PID/status shows them
-// in two parts. 0: status cannot be read.
+// codePages returns how many pages with code a process has (exec_vm of struct mm_struct), or 0 if /proc/PID/status cannot be
+// read. This file shows the number in two parts, VmExe and VmLib, in kB.
 func codePages(pid int) uint64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

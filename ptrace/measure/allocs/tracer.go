@@ -23,10 +23,10 @@ type Options struct {
 	// MaxOverhead is the share of the process's processor time that the trace may cost; 0: DefaultOverhead; negative:
 	// no limit.
 	MaxOverhead float64
-	// MaxBlocks and MaxPaths are the largest numbers of live blocks and call paths that the kernel keeps; 0: the
-	// defaults.
+	// MaxBlocks and MaxPaths are the largest numbers of live blocks and call paths that the kernel keeps; 0:
+	// DefaultBlocks and DefaultPaths.
 	MaxBlocks, MaxPaths int
-	// Blocks adds each live block to the result.
+	// Blocks adds each live block to Result.Blocks.
 	Blocks bool
 	// Duration is how long the trace lasts after the functions were probed; 0: no limit.
 	Duration time.Duration
@@ -39,12 +39,12 @@ const (
 	DefaultPaths    = 1 << 16 // 6 MB
 )
 
-// burst is the cost that a trace may have beyond its share. So a burst of allocations after a quiet time does not end
-// the trace.
+// burst is the cost that a trace may have beyond Options.MaxOverhead. So a burst of allocations after a quiet time does not
+// end the trace.
 const burst = 100 * time.Millisecond
 
-// The least cost of a probe without the run time of the BPF programs, which is measured. probe.Calibrate measures the
-// traps of this machine, which may cost more.
+// The least costs of one hit of a probe, without the run time of the BPF programs, which is measured. If probe.Calibrate
+// measures a higher cost of a trap on this machine, that cost is used.
 const (
 	entryCost   = 500 * time.Nanosecond // a breakpoint at an instruction that the kernel emulates
 	steppedCost = 9 * time.Microsecond  // a breakpoint at another instruction, which is executed in a single step
@@ -54,17 +54,19 @@ const (
 // interval is how often the cost is compared with the budget and Run reports the figures.
 const interval = 50 * time.Millisecond
 
-// Stack is a stack at the first call with its call path. The same call path can have several numbers.
+// Stack is a stack at the first call with its call path. Number is the number of the call path. One call path can have
+// several numbers.
 type Stack struct {
 	Number   uint64
 	Snapshot *snapshot.Snapshot
 }
 
-// Progress has the figures from the start of a trace to one moment.
+// Progress has the figures of a trace from its start to the time when they were read.
 type Progress struct {
 	Elapsed  time.Duration
 	Counters Counters
-	// CPU is the processor time of the process since the start, Overhead the estimated part that the trace caused.
+	// CPU is the processor time of the process since the start of the trace, Overhead the part that the trace caused
+	// (estimated).
 	CPU, Overhead time.Duration
 }
 
@@ -80,12 +82,12 @@ func (p *Progress) Share() float64 {
 type Result struct {
 	Progress
 
-	// Paths are the figures by number of the call path. 0 is for allocations without a stack, or without room for their
-	// path.
+	// Paths are the figures of each call path, by its number. Call path 0 has the allocations without a stack, or without
+	// room for their path.
 	Paths map[uint64]Sums
 	// Blocks are the live blocks, if Options.Blocks is set.
 	Blocks []Block
-	// Ended means that the process ended during the trace. The figures of live blocks are those before its end.
+	// Ended means that the process ended during the trace. Blocks that it had not freed before its end count as live.
 	Ended bool
 	// TooDear means that the trace ended because its cost exceeded the budget.
 	TooDear bool
@@ -99,8 +101,8 @@ type Tracer struct {
 	kernel  *programs
 	clock   int32 // processor time of the process, for clock_gettime
 	began   time.Time
-	cpu     time.Duration // at the start
-	last    time.Duration // processor time, the last time that it could be read
+	cpu time.Duration // processor time at the start of the trace
+	last time.Duration // processor time when it was last read
 	pages   uint64        // number of pages with code for which the BPF programs know the ranges of code
 	stepped map[Kind]bool
 	trap    probe.Cost // cost of traps on this machine
@@ -190,9 +192,9 @@ func (t *Tracer) cpuTime() time.Duration {
 	return t.last
 }
 
-// Run traces until ctx ends, which is no error, or the process ends, or the duration is over, or the cost exceeds the
-// budget. It calls the callback take with new stacks, one call at a time. take may keep their memory. It calls the
-// callback report with the figures several times a second. An error of take ends the trace, too. When Run returns, the
+// Run traces until ctx ends, the process ends, the duration is over, or the cost exceeds the budget. None of these is an
+// error. Run calls the callback take with new stacks, one call at a time. take may keep their memory. It calls the callback
+// report with the figures several times a second. An error of take ends the trace, and Run returns it. When Run returns, the
 // process is not probed any more.
 func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(*Progress)) (*Result, error) {
 	// Naming the first stacks can take a second. During this time, run fetches further stacks, gives the kernel new
@@ -325,7 +327,7 @@ func (t *Tracer) fetch(deadline time.Time) (stacks []Stack, err error) {
 		}
 		deadline = time.Now()
 		if s.CodePages != t.pages || len(stacks) == 0 {
-			// After the end of the process this fails, and the mappings stay as they were read last.
+			// After the end of the process, learnCode fails. Then the mappings that were read before are used.
 			if err := t.learnCode(); err != nil && !errors.Is(err, process.ErrExited) && !errors.Is(err, os.ErrNotExist) {
 				return nil, err
 			}
@@ -339,7 +341,7 @@ func (t *Tracer) fetch(deadline time.Time) (stacks []Stack, err error) {
 	return stacks, nil
 }
 
-// progress reads the figures of this moment.
+// progress reads the present figures of the trace.
 func (t *Tracer) progress() (p Progress, err error) {
 	p.Elapsed, p.CPU = time.Since(t.began), t.cpuTime()-t.cpu
 	if p.Counters, err = t.kernel.Counters(); err != nil {

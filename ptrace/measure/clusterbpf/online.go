@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// online returns the numbers of the processors that are on line, in ascending order.
+// online returns the numbers of the host's processors that are online, in ascending order.
 func online() ([]int, error) {
 	data, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {
@@ -16,7 +16,7 @@ func online() ([]int, error) {
 	return parseProcessors(strings.TrimSpace(string(data)))
 }
 
-// parseProcessors reads a list such as "0-3,8".
+// parseProcessors returns the processor numbers in a list such as "0-3,8".
 func parseProcessors(text string) (list []int, err error) {
 	const most = 1 << 16
 	for part := range strings.SplitSeq(text, ",") {

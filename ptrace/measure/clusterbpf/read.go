@@ -17,7 +17,7 @@ type Kind uint32
 // The kinds.
 const (
 	Running Kind = 1 + iota // a stack of a running process, which a clock interrupted
-	Off                     // a stack of a process that leaves its processor
+	Off // a stack of a process that is leaving its processor
 	Sleeper                 // a stack of a process that ReadSleeper has found asleep
 	OffEnd                  // the end of a wait whose stack was reported by Off or Sleeper
 	Exit                    // a process ends
@@ -44,9 +44,10 @@ type Record struct {
 	Started uint64
 	// At is the time of the report, of CLOCK_MONOTONIC in ns.
 	At uint64
-	// Number is the number of the wait, counted from the first wait of the process.
+	// Number is the number of the wait, counted from the first wait of the process that the programs saw.
 	Number uint64
-	// Waits is set in records of the kind Off. It is the number of waits since the last stack, this wait included.
+	// Waits is set in records of the kind Off. It is the number of the process's waits since its previous stack, this wait
+	// included.
 	Waits uint64
 	// In records of the kind OffEnd, Took is the length of the wait, and Delay the part of it in which the process
 	// waited for a processor. In records of the kind Exit, Took is the time on the processor, and the field Off the
@@ -69,7 +70,7 @@ type Record struct {
 	Pieces []Piece
 }
 
-// Piece is a copy of memory.
+// Piece is a copy of memory of the process, which begins at the address Start.
 type Piece struct {
 	Start uint64
 	Data  []byte
@@ -147,7 +148,7 @@ func text(p []byte) []byte {
 	return bytes.Clone(p)
 }
 
-// AppendRegisters appends the registers in the layout of NT_PRSTATUS.
+// AppendRegisters appends the registers to p, in the layout of NT_PRSTATUS.
 func (r *Record) AppendRegisters(p []byte) []byte {
 	const prStatusSize = 27 * 8 // struct user_regs_struct: the segment registers follow, and are 0
 	for _, value := range r.Registers {
@@ -159,9 +160,9 @@ func (r *Record) AppendRegisters(p []byte) []byte {
 // Process describes a live process and its waits. A wait is the time between two times on a processor.
 type Process struct {
 	PID     int
-	Started uint64 // ns since boot; 0: it has not run since the start
+	Started uint64 // ns since boot; 0: it has not got or left a processor since Sampler.Start
 	On, Off time.Duration
-	// Running is set while the process has a processor. Since is when it got the processor or left it, of
+	// Running is set while the process has a processor. Since is when it got that processor, or left its last one, in ns of
 	// CLOCK_MONOTONIC.
 	Running bool
 	Since   uint64
@@ -173,22 +174,23 @@ type Process struct {
 	QueryID      uint64
 	Event, State uint32
 	Runnable     bool
-	// Last has the time of the last waits. TakeWaits does not return this time yet.
+	// Last has the time of the process's last waits that had the same statement, wait event and state. TakeWaits does not
+	// return this time yet.
 	Last WaitTime
-	// Undivided is set while the process has a processor and the previous wait is not yet in Last and Off.
-	// UndividedTook is the length of that wait. After End, UndividedDelay is the part of it in which the process waited
-	// for a processor.
+	// Undivided is set while the process has a processor and its previous wait is not yet in Last and Off.
+	// UndividedTook is the length of that wait. UndividedDelay is the part of it in which the process waited for a
+	// processor; only End sets it.
 	Undivided                     bool
 	UndividedTook, UndividedDelay time.Duration
-	// Delay is, after End, the part of the time since Since in which the process waited for a processor.
+	// Delay is the part of the time since Since in which the process waited for a processor; only End sets it.
 	Delay time.Duration
 
-	delay, notedDelay, notedQueued, clock uint64 // as struct process has them
+	delay, notedDelay, notedQueued, clock uint64 // the fields of struct process in cluster.bpf.c
 	noted                                 bool
 }
 
 // Seed adds a process that lived before Start. Call it after Start. It has no effect if the process has got or left a
-// processor since Start. Event, State and QueryID describe the wait in progress.
+// processor since Start. Event, State and QueryID of p describe the process's wait in progress.
 func (s *Sampler) Seed(p Process) error {
 	value := clusterProcess{Since: s.attached, Event: p.Event, State: p.State, Query: p.QueryID, Number: 1}
 	if p.Running {
@@ -223,9 +225,9 @@ func (s *Sampler) Processes() ([]Process, error) {
 	return list, err
 }
 
-// End returns all live processes as of the time at. Call it after Stop. counted is false if this kernel does not
-// measure how long processes wait for a processor. Then the delays contain only the waits of processes that lost their
-// processor.
+// End returns all live processes, with their delays until the time at. Call it after Stop. counted is false if this kernel
+// does not measure how long processes wait for a processor. Then the delays contain only the waits of processes that lost
+// their processor without going to sleep.
 func (s *Sampler) End(at uint64) (list []Process, counted bool, err error) {
 	list, err = s.Processes()
 	if err != nil {
@@ -242,7 +244,7 @@ func (s *Sampler) End(at uint64) (list []Process, counted bool, err error) {
 	if list, err = s.Processes(); err != nil {
 		return nil, false, err
 	}
-	var clock uint64 // processes that have not run since the start have no clock
+	var clock uint64 // for processes that have not run since Start, which have no clock of their own
 	for i := range list {
 		clock = max(clock, list[i].clock)
 	}
@@ -255,10 +257,10 @@ func (s *Sampler) End(at uint64) (list []Process, counted bool, err error) {
 // notCounted is NOT_COUNTED of cluster.bpf.c.
 const notCounted = 1
 
-// divide computes the delays of the last two waits as of the time at. clock is the difference between CLOCK_MONOTONIC
-// and the scheduler's clock.
+// divide computes the delays of the process's last two waits until the time at. clock is the difference between
+// CLOCK_MONOTONIC and the scheduler's clock. It is used if the process has no clock of its own.
 func (p *Process) divide(at, clock uint64) {
-	var before time.Duration // waits for a processor that have ended
+	var before time.Duration // length of the process's waits for a processor that have ended but are not yet in a delay
 	if p.noted && p.Started != 0 {
 		before = time.Duration(p.notedDelay - p.delay)
 	}
@@ -283,8 +285,8 @@ func (p *Process) divide(at, clock uint64) {
 	}
 }
 
-// WaitTime is the time that a process was off the processor with the same statement, wait event and state. Delay is the
-// part of it in which the process waited for a processor. Waits is the number of waits.
+// WaitTime is the total time (Took) that a process was off the processor with the same statement, wait event and state.
+// Delay is the part of Took in which the process waited for a processor. Waits is the number of waits.
 type WaitTime struct {
 	PID          int
 	Started      uint64
@@ -294,7 +296,8 @@ type WaitTime struct {
 	Waits        uint64
 }
 
-// TakeWaits returns the times of the waits that have ended since the last call, except for Process.Last.
+// TakeWaits returns the times of the waits that have ended since the previous call of TakeWaits. The waits in Process.Last
+// are not included until a later call.
 func (s *Sampler) TakeWaits() ([]WaitTime, error) {
 	var list []WaitTime
 	err := batches(s.kernel.Maps["wait_times"].BatchLookupAndDelete, func(k clusterWaitKey, t *clusterWaitTime) {
@@ -309,7 +312,7 @@ func (s *Sampler) TakeWaits() ([]WaitTime, error) {
 // batchCall is a method of a BPF map that reads many elements at a time.
 type batchCall func(*ebpf.MapBatchCursor, any, any, *ebpf.BatchOptions) (int, error)
 
-// batches calls the callback each with all elements of a BPF map.
+// batches reads all elements of a BPF map by the method call, and calls the callback each for every element.
 func batches[K, V any](call batchCall, each func(K, *V)) error {
 	const size = 1024
 	keys, values := make([]K, size), make([]V, size)
@@ -328,8 +331,8 @@ func batches[K, V any](call batchCall, each func(K, *V)) error {
 	}
 }
 
-// ReadSleeper takes the stack of a sleeping process without waking it. The stack comes as a Record, if the process
-// sleeps during the whole read.
+// ReadSleeper copies the stack of a sleeping process without waking it. If the process sleeps during the whole copy, Read
+// returns the stack as a Record of the kind Sleeper.
 func (s *Sampler) ReadSleeper(pid int) error {
 	_, err := s.kernel.Programs["read_sleeper"].Run(&ebpf.RunOptions{Context: uint32(pid)})
 	if err != nil {
@@ -340,8 +343,8 @@ func (s *Sampler) ReadSleeper(pid int) error {
 
 // Counters are the counters of the BPF programs.
 type Counters struct {
-	// Lost is the number of records for which there was no room, or whose registers could not be read. Uncounted is the
-	// number of waits and processes for which a BPF map had no room.
+	// Lost is the number of records that are missing because the ring had no room, or because the registers could not be
+	// read. Uncounted is the number of waits and processes for which a BPF map had no room.
 	Lost, Uncounted uint64
 	// Runs is how often the BPF programs ran for processes of the server, and Time the total time of these runs.
 	Runs uint64

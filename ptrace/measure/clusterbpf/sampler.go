@@ -47,7 +47,7 @@ type Server struct {
 
 // Options say which samples to take.
 type Options struct {
-	// Clock takes samples of running processes, once in a Period on each processor.
+	// Clock samples the running processes, once in a Period on each processor.
 	Clock  bool
 	Period time.Duration
 	// Switches follows context switches. At most one stack of a process is taken in StackPeriod, and on one processor
@@ -59,7 +59,7 @@ type Options struct {
 	Chosen map[int]uint64
 	// Processes is the largest number of processes that the server can have.
 	Processes int
-	// RingSize is the size of the ring for records that were not read yet, in bytes: a power of 2.
+	// RingSize is the size, in bytes, of the ring that keeps records until Read reads them: a power of 2.
 	RingSize int
 	// RedZone is the number of bytes below the stack pointer that belong to the stack.
 	RedZone int
@@ -74,7 +74,7 @@ type Sampler struct {
 	processors []int
 	events     []int // descriptors of perf events
 	links      []link.Link
-	unseen     int    // processors without a clock
+	unseen int // number of processors on which Start could not start a clock
 	attached   uint64 // time of Start, of CLOCK_MONOTONIC in ns
 }
 
@@ -132,8 +132,7 @@ func load(s *Server, o *Options, processors int) (*ebpf.Collection, error) {
 	return loader().Load(spec, programs...)
 }
 
-// loader has the first release on which the programs work. Kernels that refuse read_sleeper are older than the tested
-// ones.
+// loader returns the loader of the programs. It names Linux 6.10 as the first release: older kernels refuse read_sleeper.
 func loader() *bpf.Loader {
 	return &bpf.Loader{Read: loadCluster, Unsupported: ErrUnsupported, Release: "6.10", HostPIDs: true}
 }
@@ -150,8 +149,8 @@ func Check() error {
 	return s.Start(0)
 }
 
-// Start attaches the programs. They take no samples after the time in the parameter most, even if this process does not
-// run then.
+// Start attaches the programs. They stop sampling after the duration most, even if this process cannot run at that time and
+// call Stop.
 func (s *Sampler) Start(most time.Duration) error {
 	s.attached = Now()
 	if err := s.kernel.Variables["attached"].Set(s.attached); err != nil {
@@ -217,7 +216,7 @@ func (s *Sampler) Stop() {
 	s.links, s.events = nil, nil
 }
 
-// Unseen is the number of processors without a clock.
+// Unseen returns the number of processors whose running processes are not sampled, because no clock could be started there.
 func (s *Sampler) Unseen() int { return s.unseen }
 
 // Close detaches the programs and frees all resources.

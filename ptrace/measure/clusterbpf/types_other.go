@@ -4,7 +4,8 @@ package clusterbpf
 
 import "structs"
 
-// These are the types that bpf2go generates from the C code for x86_64. On this architecture there are no programs.
+// These are copies of the types that bpf2go generates from the C code for x86_64, so that the package compiles. There are no
+// BPF programs for this architecture.
 
 type clusterHead struct {
 	_       structs.HostLayout

@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// Cost is the processor time that one hit costs a process, without the copy of a stack: if the kernel emulates the
-// probed instruction, and if it single-steps the instruction.
+// Cost is the processor time that one hit costs a process, without the copy of a stack. Emulated is the cost if the kernel
+// emulates the probed instruction, Stepped the cost if it single-steps the instruction.
 type Cost struct{ Emulated, Stepped time.Duration }
 
 // withDefaults replaces costs that were not measured by typical values of a virtual machine.
@@ -43,9 +43,9 @@ type budget struct {
 	session *Session
 	cost    Cost
 	every   int
-	filled  time.Time // when stacks were last allowed
-	judged  time.Time
-	before  map[Key]Figures
+	filled time.Time // when the kernel's budget of stacks was last increased
+	judged time.Time // end of the last window
+	before map[Key]Figures // figures at the end of the last window
 	others  map[tableKey]uint64   // hits of other servers' processes at the end of the last window
 	times   map[int]time.Duration // processor time of each process at the end of the last window
 }
@@ -54,14 +54,14 @@ const (
 	refill = 100 * time.Millisecond
 	// window is the time over which the cost is compared with the processor time.
 	window = 500 * time.Millisecond
-	// least is the processor time below which a process is not judged: the cost of a few hits is no burden.
+	// least is the processor time in a window below which a process is not judged: the cost of a few hits is no burden.
 	least = 20 * time.Millisecond
-	// maxEvery is the largest value of the field every. If only one hit in so many gets a stack, stacks cost next to
+	// maxEvery is the largest value of the field every. If only one hit in maxEvery gets a stack, stacks cost next to
 	// nothing.
 	maxEvery = 1 << 16
 )
 
-// start allows the first stacks.
+// start allows the first stacks, and begins the first window.
 func (b *budget) start(s *Session) {
 	*b = budget{session: s, cost: s.options.Cost.withDefaults(), every: 1, judged: time.Now()}
 	s.programs.SetBudget(b.stacks(time.Second), 1)
@@ -70,7 +70,7 @@ func (b *budget) start(s *Session) {
 	b.times, _ = b.processorTimes(nil)
 }
 
-// stacks returns how many stacks the limit allows in a time.
+// stacks returns how many stacks Options.StacksPerSecond allows in the time d, at least 1.
 func (b *budget) stacks(d time.Duration) int {
 	n := b.session.options.StacksPerSecond
 	if n <= 0 {
@@ -79,8 +79,8 @@ func (b *budget) stacks(d time.Duration) int {
 	return max(1, int(float64(n)*d.Seconds()))
 }
 
-// check allows more stacks, and once in a window compares the cost with the limit. The result over is set if the
-// session must end.
+// check allows more stacks, and once in a window compares the cost with the limit. The result over is set if the session
+// must end: no traced process lives, or all probes were removed.
 func (b *budget) check() (over bool, err error) {
 	now := time.Now()
 	if d := now.Sub(b.filled); d >= refill {
@@ -124,8 +124,8 @@ func (b *budget) check() (over bool, err error) {
 	return !b.session.attached(), nil
 }
 
-// burden is the cost of a process in a window. counting is the cost of counting its hits. all is the whole cost, with
-// the stacks, and groups has the whole cost by group.
+// burden is the cost of a process in a window. counting is the cost of counting its hits. all is the cost of counting and
+// stacks together, and groups is the same cost by group.
 type burden struct {
 	counting, all time.Duration
 	groups        map[int]time.Duration
@@ -181,8 +181,8 @@ func (b *budget) burdens(
 	return out
 }
 
-// heaviest returns the burden with the largest share of its processor time, the share and the process id. The id 0
-// means all hits that are judged together. The burden is nil if no hit is judged.
+// heaviest returns the burden that is the largest share of its process's processor time, this share and the process id. The
+// id 0 means all hits that are judged together (see budget). The burden is nil if no hit is judged.
 func (b *budget) heaviest(
 	figures map[Key]Figures, others map[tableKey]uint64, times map[int]time.Duration, elapsed time.Duration,
 ) (worst *burden, share float64, of int) {
@@ -209,8 +209,8 @@ func (b *budget) heaviest(
 	return worst, share, of
 }
 
-// judge compares the cost for the processes with their processor time. The result says how many hits get a stack from
-// now on, and whether the probes of a group are to be removed.
+// judge compares the cost for the processes with their processor time in the window that has just ended. The result says how
+// many hits get a stack from now on, and whether the probes of a group are to be removed.
 func (b *budget) judge(
 	figures map[Key]Figures, others map[tableKey]uint64, times map[int]time.Duration, elapsed time.Duration,
 ) Notice {
@@ -258,8 +258,8 @@ func (b *budget) notify(n Notice) {
 	}
 }
 
-// processorTimes returns the processor time of each traced process, and of each other process that has had a hit; false
-// if no traced process lives.
+// processorTimes returns the processor time of each live traced process, and of each live process in others; false if no
+// traced process lives.
 func (b *budget) processorTimes(others map[tableKey]uint64) (map[int]time.Duration, bool) {
 	pids, err := b.session.processes()
 	if err != nil {

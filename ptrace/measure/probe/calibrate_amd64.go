@@ -24,7 +24,7 @@ func addressOfPasses() unsafe.Pointer
 // loopCode is push %rcx; pop %rcx; dec %rcx. The kernel emulates the first instruction and single-steps the last one.
 var loopCode = []byte{0x51, 0x59, 0x48, 0xff, 0xc9} //nolint:gochecknoglobals // a constant
 
-// calibrating is locked during Calibrate, because a second probe of the loop would double the cost of a hit.
+// calibrating serializes calls of Calibrate, because a second probe of the loop would double the cost of a hit.
 var calibrating sync.Mutex //nolint:gochecknoglobals // there is one loop
 
 // Calibrate measures the cost of a hit on this host with probes of a loop in this program. It takes some milliseconds.
@@ -33,7 +33,7 @@ func Calibrate() (c Cost, err error) {
 	calibrating.Lock()
 	defer calibrating.Unlock()
 	const (
-		emulated = 2000 // passes
+		emulated = 2000 // passes of the loop
 		stepped  = 300
 	)
 	offset, err := loopOffset()
@@ -47,8 +47,8 @@ func Calibrate() (c Cost, err error) {
 	return c, err
 }
 
-// loopOffset returns the offset of the loop in this program's file. It searches the file, because the memory may have
-// the breakpoint of another process that calibrates.
+// loopOffset returns the offset of the loop in this program's file. It searches the file and not the memory, because another
+// process of this program may have a breakpoint there while it calibrates.
 func loopOffset() (uint64, error) {
 	address := uint64(uintptr(addressOfPasses()))
 	maps, err := process.Maps(os.Getpid())
@@ -85,7 +85,7 @@ func measure(offset, n uint64) (time.Duration, error) {
 	defer p.Close()
 	pid := os.Getpid()
 	if p.Uprobes.MainThreadOnly {
-		pid = 0 // all processes: this thread may not be the main one
+		pid = 0 // probe all processes: this thread may not be the main thread
 	}
 	link, err := p.Attach("/proc/self/exe", pid, []Site{{Offset: offset}})
 	if err != nil {

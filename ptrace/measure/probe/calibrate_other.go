@@ -2,8 +2,8 @@
 
 package probe
 
-// Calibrate measures nothing on this architecture and returns 0, for which sessions use a guess. Errors are those of
-// Load.
+// Calibrate measures nothing on this architecture. It returns the zero Cost, which sessions replace by typical values. Its
+// errors are those of Load.
 func Calibrate() (Cost, error) {
 	p, err := Load(Config{Probes: []Probe{{}}, Processes: 1})
 	if err != nil {

@@ -29,7 +29,7 @@ const (
 	Constant             // not in the process: the value is Offset
 )
 
-// Argument says where the kernel finds a value at a hit.
+// Argument says where the BPF program finds a value at a hit.
 type Argument struct {
 	Kind Kind
 	// Register is the index of a register, as in NT_PRSTATUS.
@@ -38,8 +38,8 @@ type Argument struct {
 	// Size is the number of bytes: 1, 2, 4 or 8.
 	Size   int
 	Signed bool
-	// String means that the value is the address of a string. Length is 1 plus the index of the argument with the
-	// string's length; 0: a null byte ends the string.
+	// String means that the value is the address of a string. Length is 1 plus the index, in Probe.Arguments, of the
+	// argument with the string's length; 0: a null byte ends the string.
 	String bool
 	Length int
 }

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxWaiting is the largest number of hits that wait for take. Further hits stay in the kernel's ring. If the ring
-	// is full, the kernel counts each new hit as lost.
+	// maxWaiting is the largest number of hits that wait for a call of the callback take. Further hits stay in the
+	// kernel's ring. If the ring is full, the kernel counts each new hit as lost.
 	maxWaiting = 256
 	// finishTime is the time after the end of the session in which the callback take still gets hits. The remaining
 	// hits are counted as lost.
@@ -22,8 +22,8 @@ const (
 // time.
 type handover struct {
 	session *Session
-	free    chan *Hit // for new hits
-	hits    chan *Hit
+	free chan *Hit // memory for new hits
+	hits chan *Hit // hits that wait for a call of take
 	ticks   chan struct{}
 	failed  chan error // the first error
 	over    atomic.Bool
@@ -44,7 +44,7 @@ func newHandover(s *Session, take func(*Hit) error, tick func() error) *handover
 }
 
 // run calls the callbacks take and tick until the channel hits is closed. After the first error, or when the field over
-// is set, the remaining hits are lost.
+// is set, it counts the remaining hits as lost.
 func (h *handover) run(take func(*Hit) error, tick func() error) {
 	failed := false
 	note := func(err error) {
@@ -84,8 +84,8 @@ func shielded(f func() error) (err error) {
 	return f()
 }
 
-// next passes on the next hit. It waits for room for a hit until the time room, and then for a hit until the time
-// until. It returns false if there is no room or no hit.
+// next passes the next hit from the kernel's ring to run. It waits until the time room for free memory, and then until the
+// time until for a hit. It returns false if there is no free memory or no hit.
 func (h *handover) next(room, until time.Time) bool {
 	var hit *Hit
 	select {

@@ -19,7 +19,7 @@ import (
 // Config says what the BPF programs do. It cannot change after Load.
 type Config struct {
 	Probes []Probe
-	// Postmaster restricts the hits to this process and its children; 0: they are restricted by the pid of Attach only.
+	// Postmaster restricts the hits to this process and its children; 0: only the parameter pid of Attach restricts them.
 	Postmaster int
 	// Calls times each call from entry to return. Then each probe must be at the first instruction of a function.
 	Calls bool
@@ -67,7 +67,7 @@ const (
 // errNotSupported is ENOTSUPP (linux/errno.h), for which user space has no name.
 const errNotSupported = unix.Errno(524)
 
-// Load loads the programs. The error wraps fs.ErrPermission or ErrUnsupported.
+// Load loads the programs. The error wraps fs.ErrPermission if a privilege is missing, or ErrUnsupported.
 func Load(c Config) (p *Programs, err error) {
 	if len(c.Probes) == 0 || len(c.Probes) > MaxProbes {
 		return nil, fmt.Errorf("%d probes: 1 to %d are possible", len(c.Probes), MaxProbes)
@@ -143,7 +143,7 @@ func (c *Config) copies() bool {
 	return false
 }
 
-// prepare fills the BPF maps, and opens them.
+// prepare writes the probes to the BPF maps, and opens the maps that this process reads.
 func (p *Programs) prepare(c *Config) error {
 	for i := range c.Probes {
 		packed, err := c.Probes[i].pack()
@@ -173,9 +173,9 @@ func (p *Programs) prepare(c *Config) error {
 	return nil
 }
 
-// Attach puts breakpoints on instructions of a file: in all processes that have mapped the file (pid 0), or in one. The
-// path may be of an open descriptor (/proc/self/fd/N). If the process has ended, the error is fs.ErrNotExist. It wraps
-// ErrUnsupported if the kernel would not count the hits of all threads of the process.
+// Attach puts breakpoints on instructions of a file: in all processes that have mapped the file (pid 0), or in one process.
+// The path may be that of an open descriptor (/proc/self/fd/N). The error wraps fs.ErrNotExist if the process has ended, and
+// ErrUnsupported if the kernel would not count the hits of all its threads.
 func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
@@ -225,7 +225,7 @@ func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 }
 
 // CheckThreads returns an error, ErrUnsupported, if the kernel does not count the hits of all threads of an attached
-// process. For pid 0, all processes, the result is nil: the kernel counts the hits of all threads.
+// process. For pid 0 (all processes), the result is always nil, because the kernel then counts the hits of all threads.
 func (p *Programs) CheckThreads(pid int) error {
 	if pid == 0 {
 		return nil
@@ -244,8 +244,7 @@ func (l *Link) Close() {
 	}
 }
 
-// SetBudget sets how many stacks may be copied from now on. Of so many hits as the parameter every says, one gets a
-// stack, chosen by chance.
+// SetBudget sets how many stacks may be copied from now on. One hit in every gets a stack, chosen at random.
 func (p *Programs) SetBudget(stacks int, every int) {
 	atomic.StoreUint32(&p.control.every, uint32(max(1, every)))
 	atomic.StoreInt64(&p.control.stacks, int64(stacks))

@@ -10,12 +10,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Figures count the hits of a probe in a process. Hits = Stacks + Lost + Skipped if stacks or arguments are copied.
+// Figures count the hits of a probe in a process. Hits = Stacks + Lost + Skipped if the probe copies stacks or arguments.
 type Figures struct {
 	// Hits is the number of hits that met the conditions, Failed the number of all others.
 	Hits uint64
-	// Stacks are hits copied to user space. Lost are hits without room in the ring, Skipped hits that were not in the
-	// sample.
+	// Stacks are hits that were copied to the ring. Lost are hits for which the ring had no room, Skipped hits that
+	// were not copied because of the budget (see Programs.SetBudget).
 	Stacks, Lost, Skipped uint64
 	Failed                uint64
 	// Timed estimates the time spent in the BPF program, in ns; one hit in 64 is measured. It does not include the
@@ -34,7 +34,7 @@ func (f *Figures) Add(o Figures) {
 }
 
 // Process identifies a process. Started is its start time in ns since boot. The zero value stands for all processes for
-// which there was no room in the BPF map.
+// which the BPF map had no room.
 type Process struct {
 	PID     int
 	Started uint64
@@ -51,7 +51,7 @@ func (p *Programs) Figures() (map[tableKey]Figures, error) { //nolint:revive // 
 	return readTable[Figures](p.collection.Maps["processes"])
 }
 
-// Others reads the hits of processes of other servers, which are not children of the postmaster.
+// Others reads the hits of processes that are not the postmaster or its children: they belong to other servers.
 func (p *Programs) Others() (map[tableKey]uint64, error) { //nolint:revive // for this package
 	return readTable[uint64](p.collection.Maps["others"])
 }
@@ -92,8 +92,8 @@ func remove[V any](table *ebpf.Map, key tableKey) (value V, err error) {
 	return value, nil
 }
 
-// Latency has the durations of the calls of a function, in ns. Buckets[b] is the number of calls of 2^b to 2^(b+1)-1
-// ns.
+// Latency has the durations of the calls of a function, in ns. Buckets[b] is the number of calls that took 2^b to
+// 2^(b+1)-1 ns.
 type Latency struct {
 	Returns, Total, Longest uint64
 	Buckets                 [Buckets]uint64
@@ -117,8 +117,8 @@ type Hit struct {
 	At uint64
 	// Registers has the layout of NT_PRSTATUS.
 	Registers []byte
-	// StackStart is the address of the first byte of Stack. Wanted is how many bytes the stack has from there. It is
-	// math.MaxUint64 if more bytes follow the copy, but the end of the stack is not known.
+	// StackStart is the address of the first byte of Stack. Wanted is the number of bytes from there to the end of the
+	// stack, copied or not. It is math.MaxUint64 if more bytes follow the copy, but the end of the stack is not known.
 	StackStart uint64
 	Stack      []byte
 	Wanted     uint64

@@ -31,7 +31,7 @@ type Point struct {
 	// Emulated means that the kernel emulates the instruction. Otherwise it single-steps the instruction, which takes
 	// ten times as long.
 	Emulated bool
-	// Group is the number of the function to which the point belongs. Points of one group are removed together.
+	// Group is the number of the function to which the point belongs. The probes of one group are removed together.
 	Group int
 }
 
@@ -44,8 +44,8 @@ type Options struct {
 	Postmaster int
 	// Calls times each call from entry to return.
 	Calls bool
-	// MaxOverhead is the limit of the cost for a process, as a share of its processor time; 0: no limit. For all
-	// processes together that have ended, it is a share of one processor.
+	// MaxOverhead is the limit of the cost for a process, as a share of its processor time; 0: no limit. For the
+	// processes that are judged together (see budget), it is a share of one processor.
 	MaxOverhead float64
 	// StacksPerSecond is the largest number of stacks to copy in a second; 0: DefaultStacks.
 	StacksPerSecond int
@@ -82,7 +82,7 @@ type Session struct {
 
 	finishTime time.Duration // the time after the end in which the callback take still gets hits
 	since      time.Time     // when all probes had been attached
-	took       time.Duration // time from since until the probes were removed
+	took time.Duration // time from the field since until the probes were removed
 
 	mu   sync.Mutex
 	past map[Key]Figures // figures of ended processes, removed from the kernel's table
@@ -138,8 +138,8 @@ func (s *Session) checkReturns() error {
 	return nil
 }
 
-// sameProgram returns the processes of the host that run the same file as the postmaster, or a probed file. The two
-// differ if the postmaster was started by a call of the dynamic linker.
+// sameProgram returns the processes of the host whose program is the postmaster's program file or a probed file. The two
+// files differ if the postmaster was started by a call of the dynamic linker.
 func (s *Session) sameProgram() (pids []int) {
 	const program = "/proc/%d/exe"
 	var files []os.FileInfo
@@ -162,7 +162,7 @@ func (s *Session) sameProgram() (pids []int) {
 	return pids
 }
 
-// attach attaches every point to every process that lives.
+// attach attaches every point to every traced process that lives.
 func (s *Session) attach() error {
 	pids := s.options.PIDs
 	if s.options.Postmaster != 0 {
@@ -193,11 +193,12 @@ func (s *Session) attach() error {
 	return nil
 }
 
-// Run calls the callback take with hits until ctx ends, or the duration since Open is over (0: no limit), or all
-// processes have ended. These are no errors. It calls the callback tick about 50 times a second, or less often if take
-// takes longer; nil: no call. Both are called in the same separate goroutine, and an error of either ends the session.
-// The error wraps ErrUnsupported if a process has started a thread whose hits the kernel does not count. At the end,
-// Run removes the probes, and returns when take has returned. Hits for which take was not called are counted as lost.
+// Run calls the callback take with hits until ctx ends, the duration since Open is over (0: no limit), all processes have
+// ended, or all probes were removed because of their cost. These are no errors. It calls the callback tick about 50 times a
+// second, or less often if take takes longer; nil: no call. Both are called in the same separate goroutine, and an error of
+// either ends the session. The error wraps ErrUnsupported if a process has started a thread whose hits the kernel does not
+// count. At the end, Run removes the probes, and returns when take has returned. Hits for which take was not called are
+// counted as lost.
 func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hit) error, tick func() error) error {
 	h := newHandover(s, take, tick)
 	err := s.watch(ctx, duration, h)
@@ -273,7 +274,7 @@ func (s *Session) remove(group int) {
 	s.links[group] = nil
 }
 
-// attached reports whether a group still has probes.
+// attached reports whether any group still has probes.
 func (s *Session) attached() bool {
 	return slices.ContainsFunc(s.links, func(l []*Link) bool { return len(l) > 0 })
 }
@@ -308,8 +309,8 @@ func (s *Session) Others() (map[int]uint64, error) {
 	return sums, nil
 }
 
-// removeOthers moves the hits of other servers' ended processes from the kernel's table to the field gone, as
-// removeEnded does.
+// removeOthers moves the hits of other servers' ended processes from the kernel's table to the field gone, to make room for
+// other processes.
 func (s *Session) removeOthers(table map[tableKey]uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,8 +327,8 @@ func (s *Session) removeOthers(table map[tableKey]uint64) error {
 	return nil
 }
 
-// sums returns the figures in the kernel's table and the figures in the field past, added up. Hits in the field lost
-// are moved from Stacks to Lost.
+// sums adds up the figures in table, read from the kernel, and those in the field past. Hits in the field lost count as Lost
+// and not as Stacks in the result.
 func (s *Session) sums(table map[tableKey]Figures) map[Key]Figures {
 	sums := make(map[Key]Figures, len(table)+len(s.past))
 	maps.Copy(sums, s.past)
@@ -338,7 +339,7 @@ func (s *Session) sums(table map[tableKey]Figures) map[Key]Figures {
 	}
 	for key, n := range s.lost {
 		if sums[key].Stacks < n {
-			key.Process = Process{} // for its process there was no room
+			key.Process = Process{} // the kernel's table had no room for its process
 		}
 		f := sums[key]
 		n = min(n, f.Stacks)
@@ -365,8 +366,8 @@ func addTo(sums map[Key]Figures, key Key, f Figures) {
 }
 
 // removeEnded moves the figures of ended processes from the kernel's table to the field past, to make room for other
-// processes. The parameter sums is the result of the method sums for the table: removeEnded changes its keys so that
-// they stay comparable.
+// processes. The parameter sums is the result of the method sums for the table. If past has no room for a process,
+// removeEnded moves the process's figures in sums to Process{}, too, so that the next result of sums has the same keys.
 //
 // A process has ended if no process has its PID. Then it cannot hit a probe any more, and its figures are final. As
 // long as another process has the PID, the figures stay in the table.
@@ -404,7 +405,7 @@ type Key struct {
 	Process Process
 }
 
-// Latency returns the durations of the calls of all points of a group.
+// Latency returns the durations of the calls at all points of a group, added up.
 func (s *Session) Latency(group int) (sum Latency, err error) {
 	for i := range s.options.Points {
 		if s.options.Points[i].Group != group {
@@ -430,7 +431,7 @@ func (s *Session) Close() {
 	s.programs.Close()
 }
 
-// processes returns the traced processes; those of Options.PIDs may have ended.
+// processes returns the ids of the traced processes. Processes of Options.PIDs may have ended.
 func (s *Session) processes() ([]int, error) {
 	if s.options.Postmaster == 0 {
 		return s.options.PIDs, nil
