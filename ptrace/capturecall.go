@@ -32,7 +32,7 @@ type captureCall struct {
 
 	limit     time.Duration // deadline of this capture, counted from started; identify may shorten it
 	abandoned atomic.Bool   // wait returned before the capture ended
-	quit uint32 // 1: ctx ended while the method wait ran; thread.IsSet reads it
+	quit      uint32        // 1: ctx ended while the method wait ran; thread.IsSet reads it
 
 	done     chan struct{} // closed last; snapshot and err are valid then
 	snapshot *snapshot.Snapshot

@@ -13,8 +13,8 @@ const (
 	maxStructure = 256 // bytes
 	maxStacks    = 4   // of one thread
 	maxStackSize = 1 << 30
-	nearWords = 64 // words of a thread's stack that are searched for addresses in the stack of another coroutine
-	farWords = 4096 // like nearWords, if no coroutine is current or the saved stack pointer of the current one is 0
+	nearWords    = 64   // words of a thread's stack that are searched for addresses in the stack of another coroutine
+	farWords     = 4096 // like nearWords, if no coroutine is current or the saved stack pointer of the current one is 0
 )
 
 // coroutines is the state of Options.Coroutines in a session. All memory that it needs is allocated before the target is

@@ -21,8 +21,8 @@ type DeadlineError struct {
 	PID     int
 	After   time.Duration // time from the call to the error
 	State   byte          // as process.Stat.State; 'D' is uninterruptible sleep; 0 if unknown
-	Channel string // the function of the kernel in which the target sleeps, "" if unknown
-	During string // why the capture did not end in time, for a message; "" if the target did not stop
+	Channel string        // the function of the kernel in which the target sleeps, "" if unknown
+	During  string        // why the capture did not end in time, for a message; "" if the target did not stop
 }
 
 func (e *DeadlineError) Error() string {

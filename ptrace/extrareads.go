@@ -13,7 +13,7 @@ import (
 const (
 	maxRanges  = 256
 	maxRanged  = 512 << 10 // bytes of all ranges
-	maxRetries = 16 // calls of process_vm_readv by one fetchBlocks: after an unreadable block it makes another one
+	maxRetries = 16        // calls of process_vm_readv by one fetchBlocks: after an unreadable block it makes another one
 )
 
 // block is memory to copy: at most a page, not crossing a page boundary.
@@ -37,10 +37,10 @@ type extraReads struct {
 	wanted     bool
 	variables  [snapshot.MaxVariables]snapshot.Variable
 	nVariables int
-	near [snapshot.MaxVariables + 1]snapshot.Span // the memory of the variables and of the list's head; see join
+	near       [snapshot.MaxVariables + 1]snapshot.Span // the memory of the variables and of the list's head; see join
 	nNear      int
 	head       uint64
-	kinds [snapshot.MaxKinds + 1]kind // of the list's nodes; the first one is for nodes of no known kind
+	kinds      [snapshot.MaxKinds + 1]kind // of the list's nodes; the first one is for nodes of no known kind
 	nKinds     int
 	elsewhere  int
 	ranges     [maxRanges]snapshot.Range

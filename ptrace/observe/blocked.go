@@ -11,15 +11,15 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// A sleeping thread can be read without a stop, because the kernel gives two facts about it. The kernel answers
-// /proc/PID/syscall only for a thread that is off the CPU (task_current_syscall in lib/syscall.c waits for that). The
-// kernel also counts how often a thread leaves the CPU.
+// A sleeping thread can be read without a stop, because the kernel shows two facts about it. /proc/PID/syscall shows a system
+// call only for a thread that is off the CPU (task_current_syscall in lib/syscall.c waits for that). The kernel also counts
+// how often a thread leaves the CPU.
 //
 // The observer reads the counts first and last, and the system call twice in between. The thread was off the CPU at
-// both reads of the system call. If the thread ran in between, it left the CPU in between, and a count changed. Equal
-// counts therefore mean that it did not run at all. Its registers did not change. The parts of its stack to which only
-// the thread writes did not change either. Other writers are a tracer, and a child of vfork that runs on the same
-// stack. The observer detects them by copying the stack twice.
+// both reads of the system call. If the thread ran between these two reads, it also left the CPU between them, and a count
+// changed. Equal counts therefore mean that it did not run at all. So its registers did not change, and its stack only if
+// another thread or process wrote to it: a tracer, or a child of vfork that runs on the same stack. The observer detects
+// such changes by copying the stack twice.
 
 // look is the state of a thread that can be read without a stop.
 type look struct {
@@ -27,8 +27,8 @@ type look struct {
 	voluntary, involuntary uint64
 }
 
-// blocked reads a sleeping thread. errAwake: the thread does not sleep. errMoved: it woke up, or its stack was
-// changed.
+// blocked copies a sleeping thread: its system call, its stack, and the extra reads of a main thread. errAwake: the thread does
+// not sleep. errMoved: it woke up, or its stack was changed, during the copy.
 func (w *observer) blocked(tid int) (snapshot.Thread, error) {
 	pid := w.target.PID
 	thread := snapshot.Thread{TID: tid}
@@ -79,8 +79,8 @@ func (w *observer) blocked(tid int) (snapshot.Thread, error) {
 	return thread, nil
 }
 
-// status returns the status of a thread. It uses the status in Target.Proof as long as the proof holds, but not for
-// Asleep. Asleep must find a tracer that has attached since the proof.
+// status returns the status of a thread. For the main thread, it uses the status in Target.Proof as long as the proof holds.
+// But Asleep must find a tracer that has attached since the proof, so it always reads the status.
 func (w *observer) status(tid int) (process.Status, error) {
 	if p := w.target.Proof; tid == w.target.PID && !w.asleep && p.Holds() {
 		return p.Status, nil
@@ -129,7 +129,8 @@ func (w *observer) copyStack(tid int, sp uint64) (stack snapshot.Stack, also []s
 	return stack, also, nil
 }
 
-// copyAround copies the stack to which sp points. It copies nothing if sp is in no stack.
+// copyAround copies the stack to which sp points, from its red zone on, at most Options.MaxStack bytes. It copies nothing if sp
+// is in no stack.
 func (w *observer) copyAround(tid int, sp uint64) (snapshot.Stack, error) {
 	start, end, ok := snapshot.StackIn(w.maps, sp, uint64(w.options.RedZone))
 	if !ok {

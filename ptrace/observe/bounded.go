@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// unreturned has the number of observations that have not come back from the kernel, by process. Further calls for such
-// a process get an error at once.
+// unreturned has the number of observations whose caller stopped waiting while the kernel blocks them, by process. Further
+// calls for such a process get an error at once.
 //
 //nolint:gochecknoglobals // the process hangs, for all users of this package
 var unreturned = struct {
@@ -20,10 +20,11 @@ var unreturned = struct {
 	byPID map[int]int
 }{byPID: map[int]int{}}
 
-// grace is how long a call waits, after its deadline or cancellation, for the observation to end.
+// grace is how long a call of bounded waits, after its deadline or cancellation, for the observation to end.
 const grace = 300 * time.Millisecond
 
-// bounded observes in a separate goroutine. If the goroutine does not return in time, bounded returns without it.
+// bounded runs tryAll in a separate goroutine. If the goroutine does not end in time, bounded returns an error and leaves it
+// running.
 func (w *observer) bounded() (*snapshot.Snapshot, error) {
 	unreturned.Lock()
 	others := unreturned.byPID[w.target.PID]
@@ -71,7 +72,7 @@ func (w *observer) unreachable() error {
 	return &Error{PID: w.target.PID, After: time.Since(w.started), Attempts: 1, Blocked: process.ErrUnreachable}
 }
 
-// leave counts an observation in unreturned until done is closed.
+// leave counts an observation in unreturned until the channel done is closed.
 func leave(pid int, done <-chan struct{}) {
 	count := func(n int) {
 		unreturned.Lock()

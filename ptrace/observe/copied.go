@@ -12,14 +12,14 @@ import (
 // caused its run.
 const EngineCopied = "copied"
 
-// CopiedProcess is a process whose threads cause runs of BPF programs, which copy registers and stacks. It makes
-// snapshots from these copies.
+// CopiedProcess is a process whose threads cause runs of BPF programs. These programs copy the threads' registers and stacks,
+// and CopiedProcess makes snapshots from the copies.
 type CopiedProcess struct {
 	held *process.Handle
 	maps *snapshot.MapsSnapshot
 }
 
-// CopiedStack is a copy of registers and stack, on x86_64.
+// CopiedStack is a copy of a thread's registers and stack, on x86_64.
 type CopiedStack struct {
 	TID                                int
 	IP, SP, BP, BX, R12, R13, R14, R15 uint64
@@ -28,8 +28,8 @@ type CopiedStack struct {
 	Cut  bool
 }
 
-// NewCopiedProcess holds a process, and reads its mappings. The errors are those of Observe, and process.ErrUnreachable
-// if the mappings cannot be read in time. The caller must call Release.
+// NewCopiedProcess opens a handle of the process, and reads its mappings. The errors are those of Observe, and
+// process.ErrUnreachable if the mappings cannot be read in time. The caller must call Release.
 func NewCopiedProcess(t process.Target) (*CopiedProcess, error) {
 	if err := process.CheckPID(t.PID); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func NewCopiedProcess(t process.Target) (*CopiedProcess, error) {
 	return p, nil
 }
 
-// mapsInTime reads the mappings of a process, with a timeout. process.ErrUnreachable is possible, too.
+// mapsInTime is Maps with a timeout, after which the error is process.ErrUnreachable.
 func mapsInTime(pid int) (maps *snapshot.MapsSnapshot, err error) {
 	if !process.WithTimeout(pid, func() { maps, err = Maps(pid) }, func() {}) {
 		return nil, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable) // the reader may still write to both
@@ -61,8 +61,8 @@ func mapsInTime(pid int) (maps *snapshot.MapsSnapshot, err error) {
 	return maps, err
 }
 
-// StackEnd returns the address of the first byte above the main thread's frames; 0 if that is not known. The kernel has
-// put the arguments of the program there. Their text and the environment behind them are often longer than the stack.
+// StackEnd returns the end of the main thread's stack without the text of the program's arguments and environment, which the
+// kernel has put behind it and which are often longer than the stack; 0 if it is not known.
 func (p *CopiedProcess) StackEnd() (end uint64) {
 	const arguments = 64 // bytes: the first words of the arguments
 	for _, span := range p.maps.Spans() {
@@ -76,7 +76,7 @@ func (p *CopiedProcess) StackEnd() (end uint64) {
 	return end
 }
 
-// Maps returns the mappings that were read last. They must not be changed.
+// Maps returns the mappings as of the last Refresh, or of NewCopiedProcess. The caller must not change them.
 func (p *CopiedProcess) Maps() []process.Mapping { return p.maps.Maps() }
 
 // Refresh reads the mappings again. The errors are those of NewCopiedProcess. Existing snapshots keep the old mappings.
@@ -94,9 +94,9 @@ func (p *CopiedProcess) Lives() bool { return p.held.Lives() }
 // Release releases the handle of the process.
 func (p *CopiedProcess) Release() { p.held.Release() }
 
-// Snapshot returns a snapshot of one thread. It refers to the data of the copy.
+// Snapshot returns a snapshot of one thread, made from the copy c. It refers to c.Data, which the caller must not change.
 func (p *CopiedProcess) Snapshot(c *CopiedStack) *snapshot.Snapshot {
-	// Places in struct user_regs_struct (asm/user_64.h).
+	// The keys are the indexes of the registers in struct user_regs_struct (asm/user_64.h), in words.
 	registers := make([]byte, 27*8)
 	for word, value := range map[int]uint64{
 		0: c.R15, 1: c.R14, 2: c.R13, 3: c.R12, 4: c.BP, 5: c.BX, 16: c.IP, 19: c.SP,

@@ -7,9 +7,9 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// follow copies the extra reads of a sleeping thread, with stack being a copy of its stack. It copies the same memory
-// as session.copyExtraReads does in a stop, but block by block, because there is no hurry. The data is from the same
-// moment as the stack only if the thread slept all the time, and no other thread wrote to the data.
+// follow copies the memory of Options.ExtraReads through a thread that is not stopped. stack is a copy of its stack. It copies
+// the same memory as session.copyExtraReads does during a stop, but block by block, because there is no hurry. The data is
+// from the same moment as the stack only if the thread slept all the time, and no other thread wrote to the data.
 func (w *observer) follow(tid int, stack *snapshot.Stack) []snapshot.Stack {
 	t := w.options.ExtraReads
 	if t == nil {
@@ -31,8 +31,7 @@ func (w *observer) follow(tid int, stack *snapshot.Stack) []snapshot.Stack {
 	return f.found
 }
 
-// follower collects the extra reads of one thread. blocks is the number of reads, and the field found has the memory
-// that was read.
+// follower copies the extra reads of one thread. blocks is the number of blocks so far, and the field found has their copies.
 type follower struct {
 	tid    int
 	stack  *snapshot.Stack
@@ -40,7 +39,7 @@ type follower struct {
 	found  []snapshot.Stack
 }
 
-// pointer copies the word at an address and returns it; 0 if it is not readable.
+// pointer copies the word at an address into the field found, and returns it; 0 if it is not readable.
 func (f *follower) pointer(address uint64) uint64 {
 	data := f.take(address, 8)
 	if len(data) < 8 {
@@ -77,7 +76,7 @@ func (f *follower) list(t *snapshot.ExtraReads, node uint64) {
 	}
 }
 
-// derefsOf returns the copies for nodes with the given word.
+// derefsOf returns the Derefs of nodes that contain the given word.
 func derefsOf(t *snapshot.ExtraReads, word uint64) []snapshot.Deref {
 	for _, k := range t.Kinds[:min(len(t.Kinds), snapshot.MaxKinds)] {
 		if k.Word == word {
@@ -87,7 +86,8 @@ func derefsOf(t *snapshot.ExtraReads, word uint64) []snapshot.Deref {
 	return t.OnStack
 }
 
-// onStack returns the aligned word at an address of the stack's copy.
+// onStack returns the word at an address, from the copy of the stack; false if the copy does not contain the address, or if it
+// is not aligned.
 func (f *follower) onStack(address uint64) (uint64, bool) {
 	off := address - f.stack.Start
 	if size := uint64(len(f.stack.Data)); address < f.stack.Start || address%8 != 0 || size < 8 || off > size-8 {
@@ -96,7 +96,8 @@ func (f *follower) onStack(address uint64) (uint64, bool) {
 	return binary.NativeEndian.Uint64(f.stack.Data[off:]), true
 }
 
-// take copies as much of the memory as is readable.
+// take copies memory up to the first unreadable byte, adds it to the field found, and returns it. It copies at most MaxFollow
+// bytes, and nothing after MaxBlocks blocks.
 func (f *follower) take(address uint64, length int) []byte {
 	length = min(max(length, 0), snapshot.MaxFollow)
 	if f.blocks++; f.blocks > snapshot.MaxBlocks || length == 0 {

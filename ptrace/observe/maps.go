@@ -24,8 +24,8 @@ func Maps(pid int) (*snapshot.MapsSnapshot, error) {
 	return snapshot.NewMapsSnapshot(maps, &stat), nil
 }
 
-// readMaps reads the mappings of a process. An exiting main thread shows none. With allThreads, readMaps then reads
-// them through other threads of the process.
+// readMaps reads the mappings of a process. A main thread that is exiting shows none. In this case and with allThreads,
+// readMaps reads them through another thread of the process.
 func readMaps(pid int, allThreads bool) ([]process.Mapping, error) {
 	tids := []int{pid}
 	if allThreads {

@@ -11,15 +11,16 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// mostWork is the longest time on the CPU between the two reads of marks. In a longer time the process could leave a
-// function, change it, and enter it again at the same addresses. The sample itself needs samplePeriod of this time.
+// mostWork is the longest time that the process may spend on the CPU between two reads of its marks. In a longer time it could
+// leave a function, change the function's data, and enter it again at the same addresses. The sample itself needs samplePeriod of
+// this time.
 const mostWork = time.Millisecond
 
-// marks are the words by which an observer decides whether a running process still has the extra reads of an earlier
-// moment: the head of the list, the pointers, and the counters.
+// marks are words of a running process: the head of the list, the pointers, and the counters of Options.ExtraReads. The observer
+// reads them twice. If they are the same, the memory of the extra reads has not changed in between.
 type marks struct {
 	words []uint64
-	work  time.Duration // time on the CPU
+	work  time.Duration // the process's time on the CPU until the words were read
 	ok    bool          // everything was read, and no counter is odd
 }
 

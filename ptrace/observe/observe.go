@@ -12,23 +12,23 @@ import (
 	"pg_stat_backtrace/ptrace/thread"
 )
 
-// Observe makes a snapshot of the process t without stopping it. It reads a sleeping thread with engine "blocked",
-// whatever its state or tracer. The kernel samples a thread that is on the CPU, engine "running". Observe decides
-// between the engines at every attempt, until one of them gives a consistent result.
+// Observe makes a snapshot of the process t without stopping it. It reads a sleeping thread with engine "blocked", even if the
+// thread is stopped or traced. With engine "running", the kernel samples a thread that is on the CPU. Observe chooses
+// the engine anew at every attempt, until one of them gives a consistent result.
 //
 // With Options.AllThreads it reads one thread after another. Each thread is consistent, but the threads are not from
-// the same moment. A sample contains only the stack. So Observe copies the memory of Options.ExtraReads after the sample of
-// a main thread, and sets Snapshot.Moved if that memory may have changed since shortly before the sample. With
-// Options.MapsSnapshot, Observe does not read the mappings. Reading them takes longer than all other steps. It may
-// also wait for the process while the process changes its mappings.
+// the same moment. A sample contains only the registers and the stack. So Observe copies the memory of Options.ExtraReads
+// after the sample of a main thread, and sets Snapshot.Moved if that memory may have changed since shortly before the sample.
+// With Options.MapsSnapshot, Observe need not read the mappings. Reading them takes longer than all other steps, and may
+// have to wait while the process changes its mappings.
 //
-// Errors are the errors of Capture except ErrTraced, ErrDumping and ErrDeadline, and ErrNotObserved.
+// Errors are ErrNotObserved, and the errors of Capture except ErrTraced, ErrDumping and ErrDeadline.
 func Observe(ctx context.Context, t process.Target, o snapshot.Options) (*snapshot.Snapshot, error) {
 	return observe(ctx, t, o, false)
 }
 
-// Asleep is Observe for a process whose main thread sleeps and can be woken, without a tracer. Otherwise Asleep does not wait,
-// and takes no sample: it returns ErrNotObserved.
+// Asleep is Observe for a process that sleeps interruptibly (state S) and has no tracer. For another process, Asleep does not
+// wait, and takes no sample: it returns ErrNotObserved.
 func Asleep(ctx context.Context, t process.Target, o snapshot.Options) (*snapshot.Snapshot, error) {
 	return observe(ctx, t, o, true)
 }
@@ -43,7 +43,7 @@ func observe(ctx context.Context, t process.Target, o snapshot.Options, asleep b
 	return w.bounded()
 }
 
-// tryAll observes, and repeats this if the process executes another program meanwhile.
+// tryAll calls observe, and repeats this up to two times if the process executes another program meanwhile.
 func (w *observer) tryAll() (*snapshot.Snapshot, error) {
 	const tries = 3
 	for range tries {
@@ -92,7 +92,7 @@ var (
 	errExecuted = errors.New("the process has executed another program")
 )
 
-// observer is one observation.
+// observer is the state of one call of Observe or Asleep.
 type observer struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	target  process.Target
@@ -100,14 +100,15 @@ type observer struct {
 	started time.Time
 	asleep  bool // see Asleep
 	before  process.Stat
-	layout  *snapshot.MapsSnapshot // from the caller, if usable; nil: maps are read
+	layout  *snapshot.MapsSnapshot // Options.MapsSnapshot, if usable; nil: the mappings are read
 	maps    []process.Mapping
 	also    []snapshot.Stack
 	found   []snapshot.Stack
 	moved   bool // see Snapshot.Moved
 }
 
-// observe makes one attempt. errExecuted means that the process executed another program meanwhile.
+// observe makes one snapshot, and verifies the identity of the process before and after. errExecuted means that the process
+// executed another program meanwhile.
 func (w *observer) observe() (*snapshot.Snapshot, error) {
 	pid := w.target.PID
 	var err error
@@ -174,8 +175,8 @@ func (w *observer) observe() (*snapshot.Snapshot, error) {
 	return snapshot, nil
 }
 
-// lay adds mappings to a snapshot: the mappings of w.layout, or the mappings that were read before and after the
-// observation.
+// lay adds mappings to a snapshot: the mappings of w.layout, or those that were read before the threads were observed together
+// with those that it reads now.
 func (w *observer) lay(snap *snapshot.Snapshot) error {
 	if w.layout != nil {
 		snap.Maps, snap.MapsSnapshot = w.maps, w.layout
@@ -190,7 +191,7 @@ func (w *observer) lay(snap *snapshot.Snapshot) error {
 	return nil
 }
 
-// threads observes the main thread, or all.
+// threads observes the main thread, or all threads. It returns an error if no thread could be observed.
 func (w *observer) threads() (*snapshot.Snapshot, error) {
 	pid := w.target.PID
 	tids := []int{pid}
@@ -233,19 +234,20 @@ func (w *observer) threads() (*snapshot.Snapshot, error) {
 
 const (
 	maxAttempts = 2000
-	// asleepAttempts is how often Asleep copies a stack that changes meanwhile.
+	// asleepAttempts is how often Asleep tries to copy a stack that changes during the copy.
 	asleepAttempts = 2
 	firstPause     = 20 * time.Microsecond // between two attempts to find a thread asleep; doubles
 	lastPause      = 5 * time.Millisecond
 	// How long to wait for a sample before checking again whether the thread sleeps. A running thread gives a sample
-	// within a tenth of a millisecond. A thread that was about to sleep never does. The wait doubles each time.
+	// within a tenth of a millisecond, a thread that was about to sleep gives none. The wait doubles each time.
 	firstSlice = 2 * time.Millisecond
 	lastSlice  = 50 * time.Millisecond
 )
 
-// thread observes one thread in repeated attempts. The result's Err contains the outcome.
+// thread observes one thread in repeated attempts, up to the deadline. The result's Err is nil if one succeeded; engine is
+// the engine that did.
 func (w *observer) thread(tid int) (thread snapshot.Thread, engine string) {
-	thread.TID = tid // also without an attempt
+	thread.TID = tid // set also if no attempt is made
 	if tid != w.target.PID {
 		if stat, err := process.ReadTaskStat(w.target.PID, tid); err == nil && stat.Worker() {
 			thread = snapshot.Thread{TID: tid, Name: stat.Comm, State: stat.State, Err: snapshot.ErrKernelWorker}
@@ -298,7 +300,7 @@ func (w *observer) thread(tid int) (thread snapshot.Thread, engine string) {
 	return thread, ""
 }
 
-// left is the time until the deadline; not positive when the caller has canceled.
+// left returns the time until the deadline. It is 0 or less after the deadline, or when the caller has canceled.
 func (w *observer) left() time.Duration {
 	if w.ctx.Err() != nil {
 		return 0

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Prefault reads the memory that a stop of a process is going to copy: its stack, the memory of Options.ExtraReads,
-// and, if threads is set, the stacks of its sleeping threads. So the kernel loads missing pages before the stop. The
-// data read is discarded. room is memory for the copy of the stack, which Prefault overwrites.
+// Prefault reads the memory that a capture is going to copy while it stops the process: the main thread's stack, the memory
+// of Options.ExtraReads, and, if threads is set, the stacks of the other threads that sleep. So the kernel loads missing pages
+// before the stop. The data read is discarded. room is memory into which Prefault copies the stack.
 func Prefault(t process.Target, o snapshot.Options, maps []process.Mapping, room []byte, threads bool) {
 	w := &observer{target: t, options: o, maps: maps}
 	i := slices.IndexFunc(maps, func(m process.Mapping) bool { return m.Path == snapshot.StackPath })

@@ -17,25 +17,25 @@ import (
 )
 
 const (
-	samplePeriod = 100 * time.Microsecond // of CPU time until the sample is taken
+	samplePeriod = 100 * time.Microsecond // CPU time of the thread until the sample is taken
 	// maxUserStack is the largest stack in one sample (sample_stack_user is a 16-bit number, a multiple of 8). The
-	// kernel shortens it by the size of the rest of the record.
+	// kernel shortens it so that the whole record has no more bytes.
 	maxUserStack = 65528
 	ringPages    = 32 // a power of two; twice the size of one sample with pages of 4 KiB
-	// ringRoom is the usable part of the ring: the size of one sample and a reserve. The event continues until we
-	// disable it. When the ring is full, the event costs the thread very little.
+	// ringRoom is the part of the ring that the kernel may use: the size of one sample and a reserve. The event continues
+	// until we disable it. But when this part is full, the event costs the thread very little.
 	ringRoom = 96 << 10
 )
 
-// samplers limits the number of concurrent samples, because an unprivileged user may have little memory for them
-// (kernel.perf_event_mlock_kb, 516 by default).
+// samplers limits the number of concurrent samples to its capacity, because the kernel gives an unprivileged user little
+// memory for them (kernel.perf_event_mlock_kb, 516 by default).
 //
 //nolint:gochecknoglobals // the kernel's limit is per user, however many users this package has
 var samplers = make(chan struct{}, 3)
 
 // running waits until the kernel has taken one sample of a thread on the CPU: its registers and the top of its stack.
 // An interrupt on the thread's CPU copies both at one moment. The error is errNoSample if the thread did not run long
-// enough.
+// enough within the limit, or if other samples used all samplers.
 func (w *observer) running(tid int, limit time.Duration) (snapshot.Thread, error) {
 	thread := snapshot.Thread{TID: tid}
 	if perfRegisters == nil {
@@ -92,9 +92,9 @@ type sampler struct {
 	ring []byte
 }
 
-// openSampler opens the event, at first including time in the kernel. A thread that spends all its time in system
-// calls is then sampled too, with the registers of its entry into the kernel. Without CAP_PERFMON this needs
-// kernel.perf_event_paranoid <= 1. Time in user mode alone needs <= 2.
+// openSampler opens the perf event. It first tries an event that includes time in the kernel. Then a thread that spends all
+// its time in system calls is sampled too, with the registers of its entry into the kernel. Without CAP_PERFMON this needs
+// kernel.perf_event_paranoid <= 1. Otherwise it opens an event for time in user mode alone, which needs <= 2.
 func openSampler(tid int) (*sampler, error) {
 	attr := unix.PerfEventAttr{
 		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK,
@@ -133,8 +133,8 @@ func (s *sampler) close() {
 }
 
 // await enables the event until one sample is taken, and returns the sample. The event must not disable itself after
-// a sample (PERF_EVENT_IOC_REFRESH). Linux 6.17 does that in the handler of the event's timer, waits there for the
-// end of the same handler, and hangs ("perf/core: Fix system hang caused by cpu-clock usage").
+// a sample (PERF_EVENT_IOC_REFRESH). Linux 6.17 would disable it in the handler of the event's timer, wait there for the
+// end of the same handler, and hang ("perf/core: Fix system hang caused by cpu-clock usage").
 func (s *sampler) await(limit time.Duration) (*sample, error) {
 	if err := s.enable(); err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (s *sampler) take() (*sample, error) {
 	return parseRing(data[:min(head, uint64(len(data)))])
 }
 
-// sampleError returns the reason why the kernel refuses to sample a thread.
+// sampleError returns the reason why the kernel refuses to sample a thread. err is the error of openSampler.
 func (w *observer) sampleError(tid int, err error) error {
 	switch {
 	case errors.Is(err, unix.ESRCH):

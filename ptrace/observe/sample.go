@@ -21,7 +21,7 @@ type sample struct {
 // NT_PRSTATUS.
 type perfRegister struct{ number, word int }
 
-// perfMask is the set of requested registers.
+// perfMask returns the set of the registers in perfRegisters, as a mask of perf's register numbers.
 func perfMask() (mask uint64) {
 	for _, r := range perfRegisters {
 		mask |= 1 << r.number
@@ -46,8 +46,8 @@ func parseRing(p []byte) (*sample, error) {
 	return nil, errNoSample
 }
 
-// parseSample parses a record made with PERF_SAMPLE_TID, _REGS_USER and _STACK_USER, in this order. errNoSample means
-// that the thread had no user mode state, for example because it is ending.
+// parseSample parses a record that has the data of PERF_SAMPLE_TID, _REGS_USER and _STACK_USER, in this order. errNoSample means
+// that the record has no registers of user mode, for example because the thread is ending.
 func parseSample(p []byte) (*sample, error) {
 	next := func() (value uint64, ok bool) {
 		if len(p) < 8 {

@@ -72,12 +72,12 @@ type Counters struct {
 	Hits                      [numKinds]uint64 // calls, by Kind
 	Failed                    uint64           // allocations without a result
 	Nested                    uint64           // calls from inside an allocation function
-	Older, OlderBytes uint64 // freed blocks that were allocated before the trace; sizes from glibc's headers
+	Older, OlderBytes         uint64           // freed blocks that were allocated before the trace; sizes from glibc's headers
 	UnknownMaps, UnknownBytes uint64           // unmapped ranges that do not begin with a known mapping
 	Shared, SharedBytes       uint64           // shared mappings, which are not counted as allocations
-	Untracked, UntrackedBytes uint64 // allocations that are missing among the live blocks, because their map was full
-	Replaced, ReplacedBytes uint64 // blocks whose release was not seen: a later allocation has the same address
-	LostCalls, Unmatched uint64 // calls lost because too many threads called at a time, and calls that did not return
+	Untracked, UntrackedBytes uint64           // allocations that are missing among the live blocks, because their map was full
+	Replaced, ReplacedBytes   uint64           // blocks whose release was not seen: a later allocation has the same address
+	LostCalls, Unmatched      uint64           // calls lost because too many threads called at a time, and calls that did not return
 	LostStacks                uint64           // stacks for which the ring had no room; a later call sends them
 	NoStack, OtherStacks      uint64           // allocations without a stack, and without room for their call path
 	Hashed, Words             uint64           // stacks copied, and their words

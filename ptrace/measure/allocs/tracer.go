@@ -101,8 +101,8 @@ type Tracer struct {
 	kernel  *programs
 	clock   int32 // processor time of the process, for clock_gettime
 	began   time.Time
-	cpu time.Duration // processor time at the start of the trace
-	last time.Duration // processor time when it was last read
+	cpu     time.Duration // processor time at the start of the trace
+	last    time.Duration // processor time when it was last read
 	pages   uint64        // number of pages with code for which the BPF programs know the ranges of code
 	stepped map[Kind]bool
 	trap    probe.Cost // cost of traps on this machine

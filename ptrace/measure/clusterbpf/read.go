@@ -17,7 +17,7 @@ type Kind uint32
 // The kinds.
 const (
 	Running Kind = 1 + iota // a stack of a running process, which a clock interrupted
-	Off // a stack of a process that is leaving its processor
+	Off                     // a stack of a process that is leaving its processor
 	Sleeper                 // a stack of a process that ReadSleeper has found asleep
 	OffEnd                  // the end of a wait whose stack was reported by Off or Sleeper
 	Exit                    // a process ends

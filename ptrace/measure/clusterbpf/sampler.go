@@ -74,7 +74,7 @@ type Sampler struct {
 	processors []int
 	events     []int // descriptors of perf events
 	links      []link.Link
-	unseen int // number of processors on which Start could not start a clock
+	unseen     int    // number of processors on which Start could not start a clock
 	attached   uint64 // time of Start, of CLOCK_MONOTONIC in ns
 }
 

@@ -22,8 +22,8 @@ const (
 // time.
 type handover struct {
 	session *Session
-	free chan *Hit // memory for new hits
-	hits chan *Hit // hits that wait for a call of take
+	free    chan *Hit // memory for new hits
+	hits    chan *Hit // hits that wait for a call of take
 	ticks   chan struct{}
 	failed  chan error // the first error
 	over    atomic.Bool

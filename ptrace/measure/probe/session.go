@@ -82,7 +82,7 @@ type Session struct {
 
 	finishTime time.Duration // the time after the end in which the callback take still gets hits
 	since      time.Time     // when all probes had been attached
-	took time.Duration // time from the field since until the probes were removed
+	took       time.Duration // time from the field since until the probes were removed
 
 	mu   sync.Mutex
 	past map[Key]Figures // figures of ended processes, removed from the kernel's table

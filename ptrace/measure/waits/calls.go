@@ -11,13 +11,13 @@ import (
 // epollWait is the kernel function that does the work of three system calls.
 const epollWait = "do_epoll_wait"
 
-// sendCall is the system call by which a server answers its client. The BPF programs do not time it: they take it as
+// sendCall is the system call by which a server answers its client. The BPF programs do not time it: its entry is for them
 // the end of a statement.
 func sendCall() call { return call{name: "sendto", number: unix.SYS_SENDTO, rare: true} }
 
-// waitCalls returns the system calls that are timed, and the number of read(2). Reads are timed for IO events only:
-// when a server waits for a latch, read(2) empties a signalfd and does not wait. A futex or clock_nanosleep call that a
-// signal interrupted continues in restart_syscall.
+// waitCalls returns the system calls that are timed, and the number of the system call read(2). read(2) is timed for IO
+// events only, because a server that waits for a latch only empties a signalfd with it. restart_syscall is timed because a
+// futex or clock_nanosleep call that a signal interrupted continues in it.
 func waitCalls() (calls []call, read int) {
 	return slices.Concat([]call{
 		{name: "read", number: unix.SYS_READ}, {name: "write", number: unix.SYS_WRITE},

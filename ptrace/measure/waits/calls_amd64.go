@@ -5,7 +5,7 @@ import "golang.org/x/sys/unix"
 // callPrefix is the beginning of the name of the kernel function of a system call.
 const callPrefix = "__x64_sys_"
 
-// olderCalls returns system calls that newer architectures do not have.
+// olderCalls returns the system calls to time that newer architectures do not have.
 func olderCalls() []call {
 	return []call{
 		{name: "poll", number: unix.SYS_POLL}, {name: "select", number: unix.SYS_SELECT},

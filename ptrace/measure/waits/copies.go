@@ -7,26 +7,26 @@ import (
 	"unsafe"
 )
 
-// stackPointerWord is the place of the stack pointer in the kernel's struct pt_regs of x86_64, in words.
+// stackPointerWord is the index, in words, of the stack pointer in the kernel's struct pt_regs of x86_64.
 const stackPointerWord = 19
 
-// StackOptions say of which waits the stacks are copied. Both fields may be set. The zero value means none.
+// StackOptions select the waits whose stacks are copied. Both fields may be set. The zero value selects none.
 type StackOptions struct {
-	// Every means that the stack of one wait in so many is copied, chosen by chance.
+	// Every means that the stack of one wait in Every is copied, chosen at random; 0: none.
 	Every int
-	// Longer means that the stacks are copied of all waits that took at least so long.
+	// Longer means that the stacks of all waits that took at least Longer are copied; 0: none.
 	Longer time.Duration
 }
 
 // on reports whether stacks are copied.
 func (o StackOptions) on() bool { return o.Every > 0 || o.Longer > 0 }
 
-// copiesStacks has the architectures whose registers the BPF programs can copy, by GOARCH.
+// copiesStacks has the architectures, by GOARCH, on which the BPF programs can copy stacks.
 //
 //nolint:gochecknoglobals // a table
 var copiesStacks = map[string]bool{"amd64": true}
 
-// check returns why stacks cannot be copied; nil if they can.
+// check returns why stacks cannot be copied with these hooks; nil if they can, or if none are to be copied.
 func (o StackOptions) check(hooks hooks) error {
 	if !o.on() {
 		return nil
@@ -53,7 +53,7 @@ type copiedStack struct {
 	Cut  bool
 }
 
-// Stack returns the next copied stack; the caller owns its memory. It returns false if there is none.
+// Stack returns the next copied stack; the caller owns its memory. It returns false if there is none at present.
 func (p *programs) Stack() (copiedStack, bool) {
 	p.stacks.SetDeadline(time.Now())
 	record, err := p.stacks.Read()

@@ -29,9 +29,9 @@ type probe struct {
 	started uint64 // start time of the process: Stat.StartTime
 }
 
-// ProbeExecutor sets whether the starts and ends of the executor of one process are reported. Setting it to false also
-// works after the process has ended. The error wraps ErrUnsupported before Linux 6.6, and for a server program whose
-// executor was not found.
+// ProbeExecutor sets whether the programs report each start and end of the executor of one process. on can be false even
+// after the process has ended. The error wraps errPrograms before Linux 6.6, and for a server program whose executor was
+// not found.
 func (p *programs) ProbeExecutor(pid int, on bool) error {
 	if !on {
 		return p.endProbe(pid)
@@ -43,7 +43,7 @@ func (p *programs) ProbeExecutor(pid int, on bool) error {
 	if old, has := p.probes[pid]; has && old.started == started {
 		return nil
 	}
-	// A probe does not fire for a later process with the same id.
+	// The old probe does not fire for a later process with the same id.
 	if err := p.endProbe(pid); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (p *programs) ProbeExecutor(pid int, on bool) error {
 	return nil
 }
 
-// endProbe detaches the program from the executor of a process, if it is attached.
+// endProbe detaches the BPF program from the executor of a process, if it is attached.
 func (p *programs) endProbe(pid int) error {
 	old, has := p.probes[pid]
 	if !has {
@@ -68,11 +68,11 @@ func (p *programs) endProbe(pid int) error {
 	return old.link.Close()
 }
 
-// probeInterval is the shortest time between two calls of EndProbesOfEnded that read the processes.
+// probeInterval is the shortest time between two calls of EndProbesOfEnded that check the processes.
 const probeInterval = time.Second
 
-// EndProbesOfEnded detaches the program from the executor of processes that have ended. Calls within probeInterval do
-// nothing.
+// EndProbesOfEnded detaches the BPF program from the executor of processes that have ended. It does nothing within
+// probeInterval of the last call that checked the processes.
 func (p *programs) EndProbesOfEnded(now time.Time) error {
 	if now.Sub(p.checked) < probeInterval {
 		return nil
@@ -124,7 +124,8 @@ func (p *programs) attachExecutor(pid int) (link.Link, error) {
 	return l, nil
 }
 
-// loadExecutor loads the BPF program for the executor. It shares the BPF maps of the other programs.
+// loadExecutor loads the BPF program for the executor, unless it is loaded. The program shares the BPF maps of the other
+// programs.
 func (p *programs) loadExecutor() error {
 	if p.executor != nil {
 		return nil

@@ -22,13 +22,13 @@ type kernel struct {
 	mu       sync.Mutex
 	since    time.Time
 	tallies  map[int]*tally  // figures of the slots' present processes, by slot
-	parted   map[life]*tally // figures of processes that have ended, whose last figures have not come yet
-	ended    table
-	last     map[int]uint32 // number of the newest life of each slot whose last figures have come
-	overflow uint64         // Overflow of processes that have ended
-	resets   map[int]uint64 // number of resets, by process id
-	buffer   slot           // for reading
-	base     Counters       // counters of the programs at the last reset
+	parted   map[life]*tally // figures of processes that have ended, whose last figures have not been read yet
+	ended    table           // sum of the figures of processes that have ended and are not in keep
+	last     map[int]uint32  // by slot: number of the newest life whose last figures were read
+	overflow uint64          // sum of Overflow of the processes in ended
+	resets   map[int]uint64  // number of resets, by process id
+	buffer   slot            // copy of the slot that was read last
+	base     Counters        // counters of the programs at the last reset
 	keep     keeper
 	copied   map[int]*observe.CopiedProcess // processes whose stacks were copied
 
@@ -36,26 +36,26 @@ type kernel struct {
 	readSlot func(i int, into *slot) bool
 }
 
-// life identifies the use of a slot by one process.
+// life identifies the use of a slot by one process: the index of the slot, and the number of the use.
 type life struct{ slot, number uint32 }
 
 func lifeOf(s *slot) life { return life{s.Index, s.Life} }
 
-// tally has the figures of one process, as far as they were read. The kernel's counters of a histogram are short and
-// may wrap, so the differences between reads are added up in events.
+// tally has the figures of one process. last is its slot at the last read, and events the sums until then. The BPF
+// programs' counters of a histogram have few bits and may wrap, so events adds up the differences between two reads.
 type tally struct {
 	last   slot
 	events table
 }
 
 // drainInterval is the time between two reads of the figures of ended processes. refreshInterval is the time between
-// two reads of all slots. It must be shorter than the time in which a short counter can wrap.
+// two reads of all slots. It must be shorter than the time in which a counter of a histogram can wrap.
 const (
 	drainInterval   = 200 * time.Millisecond
 	refreshInterval = 30 * time.Second
 )
 
-// openKernel loads and attaches the programs.
+// openKernel loads and attaches the BPF programs, and starts to read their figures.
 func openKernel(p *procs, hooks hooks, info Info, o Options) (*kernel, error) {
 	if p.count > maxSlots {
 		return nil, impossiblef("the server has room for more than %d processes", maxSlots)
@@ -91,7 +91,7 @@ func openKernel(p *procs, hooks hooks, info Info, o Options) (*kernel, error) {
 }
 
 // attach writes the waits in progress into the slots (seeds), and attaches the programs. It then removes the seeds of
-// waits that have ended in between, because no program has seen their end.
+// waits that have ended before the programs were attached, because no program has seen their end.
 func (k *kernel) attach() error {
 	type seed struct {
 		slot  int
@@ -149,13 +149,14 @@ func (k *kernel) run() {
 	}
 }
 
-// drain reads the last figures of processes that have ended, and returns the number of these processes.
+// drain reads the last figures of the processes that have ended since the previous call of drain, and returns the number of
+// these processes.
 func (k *kernel) drain() (n int) {
 	for k.programs.Gone(time.Now(), &k.buffer) {
 		n++
 		k.end(&k.buffer)
 	}
-	// If the last figures of a process did not come, the kernel has counted the process as lost.
+	// These processes have ended, but their last figures did not come: the kernel has counted them as lost.
 	for l, t := range k.parted {
 		k.ended.addAll(t.events.list())
 		delete(k.parted, l)
@@ -163,7 +164,7 @@ func (k *kernel) drain() (n int) {
 	return n
 }
 
-// end adds the last figures of a process. Its slot may already have a new process.
+// end adds the last figures of a process that has ended. Its slot may already have a new process.
 func (k *kernel) end(s *slot) {
 	t := k.parted[lifeOf(s)]
 	switch now := k.tallies[int(s.Index)]; {
@@ -188,7 +189,7 @@ func (k *kernel) end(s *slot) {
 	delete(k.resets, int(s.Pid))
 }
 
-// refresh reads all slots, before their short counters can wrap.
+// refresh reads all slots, before the counters of their histograms can wrap.
 func (k *kernel) refresh() {
 	for i := range k.programs.Slots() {
 		if k.read(i) && k.buffer.Pid != 0 && holds(&k.buffer) {
@@ -197,10 +198,11 @@ func (k *kernel) refresh() {
 	}
 }
 
-// read copies a slot into the buffer. If a program is writing to the slot for long, because its processor does
-// something else, the buffer gets the figures read before, without the wait in progress: a lower bound. It returns
-// false if there are none. The programs send the last figures of a process before they clear its slot, on a busy host
-// milliseconds before. In between, read returns false, because the process would be counted twice.
+// read copies slot i into k.buffer. A BPF program may be writing to the slot for long, because its processor does something
+// else. Then the buffer gets the figures of the previous read, without the wait in progress: a lower bound. If there was no
+// previous read, the result is false. The programs send the last figures of a process before they clear its slot, on a busy
+// host milliseconds before. If the last figures were read and the slot is not cleared yet, the result is false, too.
+// Otherwise the process would be counted twice.
 func (k *kernel) read(i int) bool {
 	if k.readSlot(i, &k.buffer) {
 		over, known := k.last[i]
@@ -215,7 +217,7 @@ func (k *kernel) read(i int) bool {
 	return true
 }
 
-// take adds the new waits of a slot's present process to its tally.
+// take adds the new waits of a slot's present process to the process's tally, and returns the tally.
 func (k *kernel) take(s *slot) *tally {
 	t := k.tallies[int(s.Index)]
 	if t == nil || t.last.Life != s.Life {
@@ -229,8 +231,8 @@ func (k *kernel) take(s *slot) *tally {
 	return t
 }
 
-// add adds the new waits of a slot. Figures of one life only grow. If a figure is smaller than before, the slot was
-// written during the read, and add ignores this read.
+// add adds the waits that are new in the slot since the previous call of add. Figures of one life only grow. If a figure is
+// smaller than at that call, a BPF program wrote to the slot during the read, and add does nothing.
 func (t *tally) add(s *slot) {
 	if s.Life == t.last.Life && shrunk(&t.last, s) {
 		return
@@ -252,7 +254,7 @@ func (t *tally) add(s *slot) {
 	t.last = *s
 }
 
-// shrunk reports whether a figure is less than before.
+// shrunk reports whether a figure is less in now than in last, or an event has another key.
 func shrunk(last, now *slot) bool {
 	for i := range last.Events {
 		l, n := &last.Events[i], &now.Events[i]
@@ -260,7 +262,7 @@ func shrunk(last, now *slot) bool {
 			return true
 		}
 		for b := range l.Hist {
-			if int32(n.Hist[b]-l.Hist[b]) < 0 { // the counters may wrap
+			if int32(n.Hist[b]-l.Hist[b]) < 0 { // a plain comparison would be wrong after a counter has wrapped
 				return true
 			}
 		}
@@ -278,7 +280,7 @@ func (k *kernel) Snapshot() (*Snapshot, error) {
 	defer k.mu.Unlock()
 	k.drain()
 	s := &Snapshot{Since: k.since}
-	// A process that ends during the read would be missing, or be in the list twice. Then the slots are read again.
+	// A process that ends while the slots are read would be missing or counted twice. Then all slots are read again.
 	const tries = 20
 	for range tries {
 		s.At, s.Lost.Overflow = time.Now(), k.overflow
@@ -320,7 +322,7 @@ func (k *kernel) process(slot *slot) Process {
 	return p
 }
 
-// losses reads the numbers of waits and processes that the programs could not count, since the last reset.
+// losses reads the numbers of waits and processes that the programs could not count since the last reset of all figures.
 func (k *kernel) losses(l *Lost) error {
 	c, err := k.programs.Counters()
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 // maxSlots is the largest number of PGPROC structures of a server that can be watched.
 const maxSlots = 65534
 
-// errPrograms means that this kernel cannot run the BPF programs.
+// errPrograms means that this kernel cannot run the BPF programs, or not for this server.
 var errPrograms = errors.New("the kernel programs cannot run here")
 
 // hooks selects the places in the kernel to which the BPF programs are attached.
@@ -32,11 +32,12 @@ type hooks int
 
 // The places.
 const (
-	// atSwitches times a wait from the moment when the process leaves its processor to the moment when it is back.
+	// atSwitches times a wait from the moment when the process leaves its processor to the moment when it gets one again.
 	atSwitches hooks = iota
 	// atCalls times a wait from the entry of a system call to its end, for every system call of the host.
 	atCalls
-	// atFunctions is like atCalls, but with trampolines, only at the system calls in which a server waits.
+	// atFunctions times the same as atCalls. But the programs run only at the system calls in which a server waits, by
+	// trampolines at the kernel functions of these calls.
 	atFunctions
 )
 
@@ -55,24 +56,24 @@ type config struct {
 	QueryID, State, QueryStart, StateStart int
 	// Idle and Running are the values of st_state for an idle and an active backend.
 	Idle, Running int
-	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the file of the
-	// program; 0: unknown, or not in the file's memory. OpenProgram opens that file.
+	// ExecutorStart and ExecutorEnd are the offsets of standard_ExecutorStart and standard_ExecutorEnd in the server's
+	// program file; 0: unknown, or not in memory that is mapped from that file. OpenProgram opens the file.
 	ExecutorStart, ExecutorEnd uint64
 	OpenProgram                func() (*os.File, error)
 	// Uring means that the server may use io_uring.
 	Uring bool
-	// Stacks says of which waits the stacks are copied.
+	// Stacks selects the waits whose stacks are copied.
 	Stacks StackOptions
 
-	// unseen makes the programs ignore one switch to a server process in so many; 0: none. For tests.
+	// unseen makes the programs ignore one in unseen context switches to a server process; 0: none. For tests.
 	unseen uint32
 }
 
-// uringEnter is the system call in which servers from 18 on may wait for reads and writes.
+// uringEnter is the system call in which servers from PostgreSQL 18 on may wait for reads and writes.
 const uringEnter = "io_uring_enter"
 
-// A call is a system call in which a server waits. inner is the kernel function that does its work, see place. If a
-// rare call cannot be timed, nearly all waits are still seen.
+// A call is a system call in which a server waits. inner is the kernel function that does the work of the call; see place.
+// rare means that servers seldom wait in it: the programs are used even if it cannot be timed.
 type call struct {
 	name   string
 	number int
@@ -80,7 +81,7 @@ type call struct {
 	rare   bool
 }
 
-// slot has the figures of one process, in the layout of waits.bpf.c.
+// slot has the figures of one process, in the layout of struct slot in waits.bpf.c.
 type slot = waitsSlot
 
 // programs are the loaded BPF programs and their maps.
@@ -98,11 +99,11 @@ type programs struct {
 	server   config
 	executor *ebpf.Program // nil: not loaded
 	probes   map[int]probe // of the executor of traced processes, by process id
-	checked  time.Time     // when EndProbesOfEnded last read the processes
+	checked  time.Time     // when EndProbesOfEnded last checked the processes
 }
 
-// loadPrograms loads the programs, without attaching them: the caller may first call Seed for processes that already
-// wait. The error wraps fs.ErrPermission or ErrUnsupported.
+// loadPrograms loads the programs. It does not attach them, so that the caller can first call Seed for processes that already
+// wait. The error wraps fs.ErrPermission or errPrograms.
 func loadPrograms(s config, hooks hooks) (p *programs, err error) {
 	if s.Procs < 1 || s.Procs > maxSlots {
 		return nil, fmt.Errorf("%w: the server has room for %d processes, and at most %d can be watched",
@@ -139,7 +140,7 @@ func loader() *bpf.Loader {
 	return &bpf.Loader{Read: loadWaits, Unsupported: errPrograms, Release: "5.8"}
 }
 
-// spec returns the programs, with the variables and sizes of maps for a server.
+// spec returns the programs, with the values of their variables and the sizes of their maps for the server.
 func (s *config) spec() (*ebpf.CollectionSpec, error) {
 	calls, read := waitCalls()
 	var wanted [8]uint64
@@ -178,9 +179,9 @@ func (s *config) spec() (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// withoutFetch replaces atomic additions that return the old value by plain atomic additions. Linux before 5.12 has
-// only plain ones. The programs ignore the old value. They fetch it to order their stores, which some processors do by
-// themselves.
+// withoutFetch replaces atomic additions that return the old value by plain atomic additions, because Linux before 5.12 has
+// only plain ones. The programs ignore the old value: they fetch it only because this keeps their stores in order. Call it
+// only if the processors keep this order by themselves (ordersStores).
 func withoutFetch(spec *ebpf.CollectionSpec) {
 	for _, program := range spec.Programs {
 		for i := range program.Instructions {
@@ -205,7 +206,7 @@ func pidLimit() uint32 {
 	return n + 1
 }
 
-// programsOf names the programs that each kind of hook needs.
+// programsOf returns the names of the programs that the hooks need. For atFunctions, create adds those of copies.
 func programsOf(hooks hooks) []string {
 	switch hooks {
 	case atCalls:
@@ -243,7 +244,7 @@ func (p *programs) create(spec *ebpf.CollectionSpec, hooks hooks, uring bool) er
 	return nil
 }
 
-// copies adds a copy of the programs for each system call, and returns the names of the copies.
+// copies adds to spec a copy of the programs for each system call that is timed, and returns the names of the copies.
 func copies(spec *ebpf.CollectionSpec, uring bool) (names []string, err error) {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -283,10 +284,10 @@ func copies(spec *ebpf.CollectionSpec, uring bool) (names []string, err error) {
 
 // place returns the kernel function at which a system call is timed; empty for a rare call that cannot be timed.
 //
-// Some kernels describe the function of a call twice, the second time for kernels that are built without the call. No
-// program can be attached to such a function, or to a function without a description. Then place returns the function
-// that does the work of the call. This is the second choice, because other parts of the kernel may call that function,
-// too.
+// The type information (BTF) of some kernels describes the function of a call twice, the second time for kernels that are
+// built without the call. No program can be attached to a function with two descriptions or none. Then place returns the
+// function that does the work of the call (inner). This is the second choice, because other parts of the kernel may call
+// that function, too.
 func (c *call) place(kernel *btf.Spec) (string, error) {
 	var f *btf.Func
 	name := callPrefix + c.name
@@ -301,7 +302,7 @@ func (c *call) place(kernel *btf.Spec) (string, error) {
 	return "", fmt.Errorf("%w: the kernel describes %s twice or not at all", errPrograms, name)
 }
 
-// open maps the slots and opens the rings.
+// open maps the slots into this process's memory, and opens the rings.
 func (p *programs) open(procs int) (err error) {
 	size := procs * int(unsafe.Sizeof(slot{}))
 	p.memory, err = unix.Mmap(p.kernel.Maps[waitsMapSlots].FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -333,7 +334,7 @@ func (p *programs) Attach() error {
 	return nil
 }
 
-// Close detaches the programs, and frees all resources. When this process ends, the kernel does so itself.
+// Close detaches the programs, and frees all resources. If this process ends without calling Close, the kernel does so itself.
 func (p *programs) Close() {
 	p.detach()
 	for _, one := range p.probes {
@@ -366,7 +367,7 @@ func (p *programs) detach() {
 	p.links = nil
 }
 
-// refusal words an error of the kernel.
+// refusal returns the error of this package for an error of the kernel: it wraps errPrograms, or fs.ErrPermission.
 func refusal(err error) error {
 	switch {
 	case errors.Is(err, errPrograms):
@@ -382,9 +383,9 @@ func refusal(err error) error {
 // Slots returns the number of slots, one for each PGPROC.
 func (p *programs) Slots() int { return len(p.slots) }
 
-// Read copies a slot while no program writes to it. It returns false if this fails in a hundred tries.
+// Read copies slot i while no BPF program writes to it. It returns false if this fails in a hundred tries.
 //
-// Read must read the slot's sequence again after the copy. On arm64, an atomic load can run before earlier loads are
+// Read must read the slot's sequence number again after the copy. On arm64, an atomic load can run before earlier loads are
 // done, but the store of an atomic addition cannot. So Read adds 0.
 func (p *programs) Read(i int, into *slot) bool {
 	s := &p.slots[i]
@@ -401,10 +402,11 @@ func (p *programs) Read(i int, into *slot) bool {
 	return false
 }
 
-// holds reports whether the figures of a slot are valid: Reset was not called since they were written.
+// holds reports whether the figures of a slot are valid: Reset was not called after the programs last wrote them.
 func holds(s *slot) bool { return s.Generation == s.WantedGeneration }
 
-// Reset requests that the programs clear a slot before they write to it again. Until then, holds returns false.
+// Reset requests that the programs clear slot i before they write to it again. Until they have cleared it, holds returns
+// false. now is the time of the reset.
 func (p *programs) Reset(i int, now uint64) {
 	atomic.StoreUint64(&p.slots[i].ResetAt, now)
 	atomic.AddUint32(&p.slots[i].WantedGeneration, 1)
@@ -419,7 +421,7 @@ func (p *programs) SetTraced(i int, on bool) {
 	atomic.StoreUint32(&p.slots[i].Traced, value)
 }
 
-// Seed notes, before Attach, that a process has been waiting since a time of CLOCK_MONOTONIC.
+// Seed records, before Attach, that a process has been waiting for an event since the given time of CLOCK_MONOTONIC.
 func (p *programs) Seed(i, pid int, event uint32, since uint64) error {
 	s := &p.slots[i]
 	s.Index, s.Pid, s.Waiting, s.Since = uint32(i), uint32(pid), event, since
@@ -431,13 +433,13 @@ func (p *programs) Seed(i, pid int, event uint32, since uint64) error {
 	return nil
 }
 
-// Unseed removes, after Attach, the seed of a wait that has ended in between.
+// Unseed removes, after Attach, what Seed recorded about a wait that ended before Attach. since is the time that Seed got.
 func (p *programs) Unseed(i int, since uint64) {
 	atomic.CompareAndSwapUint64(&p.slots[i].Since, since, 0)
 }
 
-// Gone reads the figures of the next process that has ended. It waits until the deadline; false at the deadline or
-// after Close.
+// Gone waits until the next process has ended, and reads its figures; false at the deadline, after Close, or for an invalid
+// record.
 func (p *programs) Gone(deadline time.Time, into *slot) bool {
 	p.gone.SetDeadline(deadline)
 	record, err := p.gone.Read()
@@ -448,8 +450,8 @@ func (p *programs) Gone(deadline time.Time, into *slot) bool {
 	return true
 }
 
-// try loads the programs for no server, to find out whether the kernel accepts them. If loading does not show it, try
-// also attaches one of them for a moment. The parameter uring has the meaning of config.Uring.
+// try loads the programs without a server, to find out whether the kernel accepts them. For atFunctions, this does not suffice,
+// so try also attaches one of them for a moment. The parameter uring has the meaning of config.Uring.
 func try(hooks hooks, uring bool) error {
 	p, err := loadPrograms(config{Postmaster: -1, ProcSize: 1, Procs: 1, Uring: uring}, hooks)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"pg_stat_backtrace/ptrace/bpf"
 )
 
-// Options say how wait events are timed.
+// Options say how wait events are timed, and which figures are kept.
 type Options struct {
-	// Method is the method; empty: Auto.
+	// Method is the method of timing; empty: Auto.
 	Method Method
 	// Mechanism, if not empty, is the only mechanism of the method to try: see Info.Mechanism.
 	Mechanism string
@@ -40,8 +40,8 @@ var (
 	polling     = way{info: Info{Method: Sampled, Mechanism: "polling"}}
 )
 
-// ways returns the mechanisms of a method, the best first. Tracepoints run at every system call of the host, so they
-// are only used if the caller asks for exact figures.
+// ways returns the mechanisms of a method, the best first. Programs at tracepoints run at every system call of the host. So
+// ways includes them only if the caller asks for exact figures.
 func ways(m Method) ([]way, error) {
 	switch m {
 	case Auto, "":
@@ -56,8 +56,8 @@ func ways(m Method) ([]way, error) {
 	return nil, fmt.Errorf("%w: there is no method %q", ErrUnsupported, m)
 }
 
-// Open starts to time a server's wait events. Info.Reasons of the result says why better mechanisms are not used. The
-// error wraps ErrUnsupported, ErrServerGone or fs.ErrPermission.
+// Open starts to time a server's wait events with the best mechanism that works. Info.Reasons of the result says why better
+// mechanisms are not used. The error wraps ErrUnsupported, ErrServerGone or fs.ErrPermission.
 func Open(s Server, o Options) (Provider, error) {
 	candidates, err := ways(o.Method)
 	if err != nil {
@@ -83,7 +83,7 @@ func Open(s Server, o Options) (Provider, error) {
 		reasons = append(reasons, w.info.Mechanism+": "+err.Error())
 		last = err
 	}
-	// Several mechanisms may fail for the same reason.
+	// Several mechanisms may fail for the same reason: the message has the last reason only once.
 	others := slices.DeleteFunc(slices.Clone(reasons), func(r string) bool {
 		return strings.HasSuffix(r, ": "+last.Error())
 	})
@@ -108,7 +108,7 @@ func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
 	return openKernel(p, w.hooks, info, o)
 }
 
-// usable returns why figures of BPF programs would be wrong on this host; nil if they would not.
+// usable returns why the figures of BPF programs at these hooks would be wrong on this host; nil if they would be right.
 func usable(hooks hooks) error {
 	if err := bpf.HostPIDs(); err != nil {
 		return &impossible{err}
@@ -125,12 +125,13 @@ type Possibility struct {
 	Info
 	// Err is the reason why the host does not allow the mechanism; nil if it does.
 	Err error
-	// Uring is the same reason for servers that may use io_uring: PostgreSQL 18 and later. If Err is not nil, this is
-	// not tested, and Uring is nil.
+	// Uring is the reason why the host does not allow the mechanism for servers that may use io_uring: PostgreSQL 18
+	// and later. If Err is not nil, this is not tested, and Uring is nil.
 	Uring error
 }
 
-// Possibilities tries every mechanism that needs BPF programs, for a moment and for no process.
+// Possibilities tries for a moment every mechanism that needs BPF programs, without timing any process. The result also has
+// polling, which always works.
 func Possibilities() []Possibility {
 	ways := []way{fentry, tracepoints, switches}
 	all := make([]Possibility, 0, len(ways)+1)

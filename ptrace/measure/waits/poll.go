@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// pollInterval is how often the events are read.
+// pollInterval is the time between two reads of all processes' wait events.
 const pollInterval = 10 * time.Millisecond
 
 // poller is a Provider that estimates figures: it reads all wait events again and again.
@@ -26,13 +26,13 @@ type poller struct {
 	mu     sync.Mutex
 	since  time.Time
 	slots  map[int]*polled
-	ended  table
+	ended  table          // sum of the figures of processes that have ended and are not in keep
 	resets map[int]uint64 // number of resets, by the server's process id
 	keep   keeper
-	err    error
+	err    error // why the reading ended, if not by Close
 }
 
-// polled has the figures of the process that has a slot now.
+// polled has the figures of the process that uses a slot at present.
 type polled struct {
 	pid    int // process id as the server sees it
 	local  int // process id as this process sees it
@@ -57,7 +57,8 @@ func openPoller(p *procs, info Info, o Options) (*poller, error) {
 	return w, nil
 }
 
-// run reads until Close. An event that is read adds the time since the previous read to its total.
+// run reads all wait events again and again until Close, or until the server has ended. For each process that waits, it adds
+// the time since the previous read to the total of the event.
 func (w *poller) run(buffer []uint32) {
 	defer close(w.done)
 	ticker := time.NewTicker(pollInterval)
@@ -87,7 +88,7 @@ func (w *poller) run(buffer []uint32) {
 	}
 }
 
-// take adds the events of one read. passed is the time since the previous read.
+// take adds the events of one read to the figures of the processes. passed is the time since the previous read.
 func (w *poller) take(buffer []uint32, passed time.Duration) {
 	for i := range w.procs.count {
 		event, pid := buffer[2*i], int(buffer[2*i+1])
@@ -181,7 +182,7 @@ func (w *poller) Close() {
 	<-w.done
 }
 
-// bytesOf returns the memory of numbers as bytes.
+// bytesOf returns the memory of the slice numbers as a slice of bytes, without copying it.
 func bytesOf(numbers []uint32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(numbers))), 4*len(numbers))
 }

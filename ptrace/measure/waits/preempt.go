@@ -17,16 +17,16 @@ type preemption string
 
 // The values.
 const (
-	// preemptNone and preemptVoluntary: only at places where the kernel's code allows it.
+	// preemptNone and preemptVoluntary: only where the kernel's code explicitly allows it.
 	preemptNone      preemption = "none"
 	preemptVoluntary preemption = "voluntary"
-	// preemptLazy: at the end of the system call. Inside the call only after a whole interval of the timer, which is
-	// much longer than a BPF program runs.
+	// preemptLazy: at the end of the system call. Inside the call only after a whole interval of the scheduler's timer.
+	// This is much longer than a BPF program runs.
 	preemptLazy preemption = "lazy"
-	// preemptFull: at once and nearly everywhere, also inside a BPF program. In other threads of the same processor,
-	// the kernel then skips the program.
+	// preemptFull: at once and nearly everywhere, also inside a BPF program. While that program is interrupted, the
+	// kernel skips it for the other threads that run on the same processor.
 	preemptFull preemption = "full"
-	// preemptUnknown: this process cannot read enough to find out.
+	// preemptUnknown: this process cannot read the files that would show it.
 	preemptUnknown preemption = ""
 )
 
@@ -83,8 +83,8 @@ func readText(name string) (string, error) {
 	return string(text), err
 }
 
-// preemption decides how the kernel preempts threads. The version of uname(2) names the build. Without a word
-// PREEMPT..., the mode is none or voluntary. PREEMPT means full or lazy. With PREEMPT_DYNAMIC, the mode can change at
+// preemption finds out how the kernel preempts threads. The version of uname(2) shows how the kernel was built. Without a word
+// PREEMPT..., the mode is none or voluntary. PREEMPT means full or lazy. With PREEMPT_DYNAMIC, the mode can be changed at
 // boot and later.
 func (f *preemptFacts) preemption() preemption {
 	build := ""
@@ -112,15 +112,15 @@ func (f *preemptFacts) preemption() preemption {
 	return f.configured()
 }
 
-// selected returns the mode that current shows in parentheses, for example full in "none voluntary (full) lazy".
+// selected returns the mode that the field current shows in parentheses, for example full in "none voluntary (full) lazy".
 func (f *preemptFacts) selected() preemption {
 	_, rest, _ := strings.Cut(f.current, "(")
 	mode, _, _ := strings.Cut(rest, ")")
 	return preemption(mode)
 }
 
-// requested returns the last valid mode on the kernel's command line. The kernel passes everything after "--" to the
-// first process.
+// requested returns the last valid mode on the kernel's command line. It ignores the words after "--", because the kernel
+// only passes them to the first process.
 func (f *preemptFacts) requested() (mode preemption) {
 	for word := range strings.FieldsSeq(f.commandLine) {
 		if word == "--" {
@@ -134,8 +134,9 @@ func (f *preemptFacts) requested() (mode preemption) {
 	return mode
 }
 
-// accepts reports whether the kernel certainly accepts a mode on its command line. The kernel ignores modes that it
-// does not have. Linux 6.13 added lazy, and Linux 7.0 removed none and voluntary on architectures with lazy.
+// accepts reports whether this release of the kernel accepts a mode on its command line on all architectures. The kernel
+// ignores modes that it does not have. Linux 6.13 added lazy, and Linux 7.0 removed none and voluntary on architectures
+// with lazy.
 func (f *preemptFacts) accepts(mode preemption) bool {
 	var major, minor int
 	if _, err := fmt.Sscanf(f.release, "%d.%d", &major, &minor); err != nil {

@@ -18,7 +18,8 @@ func Bucket(d time.Duration) int {
 	return min(bits.Len64(uint64(max(d, 0))>>10), Buckets-1)
 }
 
-// BucketLimits returns the shortest duration of a range, and of the next range; 0 after the last.
+// BucketLimits returns the shortest duration that belongs to range i, and the shortest one that belongs to the next range;
+// to is 0 for the last range.
 func BucketLimits(i int) (from, to time.Duration) {
 	if i > 0 {
 		from = 1 << (9 + i)
@@ -36,11 +37,11 @@ type Method string
 const (
 	// Auto stands for the best method that this host allows without a high cost.
 	Auto Method = "auto"
-	// Exact sees every wait that enters the kernel.
+	// Exact sees every wait in which the process makes a system call.
 	Exact Method = "exact"
 	// Blocked sees every wait in which a process leaves its processor.
 	Blocked Method = "blocked"
-	// Sampled estimates the total time. It has no numbers of waits.
+	// Sampled estimates the total time of the waits. It does not count them.
 	Sampled Method = "sampled"
 )
 
@@ -49,15 +50,15 @@ type Info struct {
 	Method Method
 	// Mechanism is the name of the facility: fentry, tracepoints, sched_switch or polling.
 	Mechanism string
-	// Counts says whether there are numbers of calls, maxima and histograms. Otherwise there is only an estimate of the
-	// total.
+	// Counts says whether the provider has the number of waits, the longest wait and the histogram of each event. Otherwise
+	// it has only an estimate of the total time.
 	Counts bool
 	// Queries says whether waits are attributed to queries.
 	Queries bool
 	// Reasons has the reasons why better mechanisms are not used.
 	Reasons []string
-	// Unreachable are the processes whose memory could not be read in time at the start: see process.ErrUnreachable.
-	// The waits that they were in at that time are missing.
+	// Unreachable are the processes whose memory could not be read in time when the provider was opened: see
+	// process.ErrUnreachable. The waits in which they were at that time are missing.
 	Unreachable []int
 }
 
@@ -97,10 +98,10 @@ type Process struct {
 	Events []Event
 	// InProgress is the wait in progress; Calls is 0 if there is none. Methods without Info.Counts do not set it.
 	InProgress Event
-	// Overflow is the number of waits that are missing because the process waited for more events than there is room
-	// for.
+	// Overflow is the number of waits that are missing because the process waited for more different events than its
+	// slot has room for.
 	Overflow uint64
-	// Resets is how often the figures were reset.
+	// Resets is how often the figures of the process were reset.
 	Resets uint64
 	// Ended says that the process has ended; see Options.Keep.
 	Ended bool
@@ -114,7 +115,7 @@ type Lost struct {
 	Overflow uint64
 	// Missed is the number of events at which the kernel could not run a BPF program.
 	Missed uint64
-	// Outside is the number of waits of processes before they joined the shared memory, or after they left it.
+	// Outside is the number of waits of processes that had no PGPROC in the shared memory yet, or no more.
 	Outside uint64
 	// Queries is the number of waits that are not attributed to a query because there was no room. Records is the
 	// number of missing records of traced processes.
@@ -123,11 +124,11 @@ type Lost struct {
 	Stacks uint64
 }
 
-// Snapshot has the waits since the start or the last reset.
+// Snapshot has the figures of the waits from Since to At.
 type Snapshot struct {
 	// At is when the snapshot was taken. Waits in progress at that time are included.
 	At time.Time
-	// Since is the start of the figures.
+	// Since is when the provider was opened, or when ResetAll was last called.
 	Since     time.Time
 	Processes []Process
 	// Ended are the figures of all processes that have ended and are not in Processes.
@@ -177,7 +178,7 @@ type QueryFigures struct {
 	Total time.Duration
 }
 
-// Cost is the cost of timing for the server since the start.
+// Cost is the cost of the timing for the server since the provider was opened.
 type Cost struct {
 	// Runs is how often BPF programs ran for the server, and Time an estimate of the total time of these runs.
 	Runs uint64
@@ -213,7 +214,7 @@ type Tracer interface {
 	SetExecutorTraced(pid int, on bool) error
 	// TraceAll sets whether every wait of all processes is reported.
 	TraceAll(on bool) error
-	// Records returns the records since the last call.
+	// Records returns the records that were written since the previous call of Records.
 	Records() []Record
 }
 
@@ -228,8 +229,8 @@ type Stack struct {
 
 // Stacker is a provider that copies stacks of waits: see Options.Stacks.
 type Stacker interface {
-	// Stacks returns the stacks that were copied since the last call. Stacks of processes that have ended are left out;
-	// unnamed is their number.
+	// Stacks returns the stacks that were copied since the previous call of Stacks. It leaves out stacks whose process has
+	// ended or cannot be read any more; unnamed is their number.
 	Stacks() (list []Stack, unnamed int)
 }
 
@@ -251,8 +252,7 @@ type Record struct {
 	Kind Kind
 	// At is the start of a wait. For other kinds it is the moment of the start or end.
 	At time.Time
-	// Took is the duration of a wait, or of the query or the executor run that ended; 0 if the start of the executor
-	// was not seen.
+	// Took is the duration of a wait, or of the query that ended. It is 0 for other kinds.
 	Took time.Duration
 	// Event is the number of a wait's event.
 	Event uint32
@@ -260,15 +260,15 @@ type Record struct {
 	Query uint64
 }
 
-// ErrServerGone means that the server has ended, or has restarted after a crash. Its figures start again with a new
-// provider.
+// ErrServerGone means that the server has ended, or has restarted after a crash. The provider has no more figures: for a
+// restarted server, open a new one.
 var ErrServerGone = errors.New("the server has ended or restarted")
 
 // ErrUnsupported means that a method is impossible on this host or for this server.
 var ErrUnsupported = errors.New("wait events cannot be timed")
 
-// impossible is the reason why a mechanism cannot work. It wraps ErrUnsupported. Its text is only the reason, because
-// Open joins the reasons of several mechanisms in one message.
+// impossible is an error with the reason why a mechanism cannot work. It wraps ErrUnsupported. Its text is only the reason,
+// because Open joins the reasons of several mechanisms in one message.
 type impossible struct{ reason error }
 
 func (i *impossible) Error() string { return i.reason.Error() }

@@ -23,8 +23,8 @@ type rawRecord struct {
 	Event uint32
 }
 
-// Record returns the next record of a traced process. It waits until the deadline; false at the deadline or after
-// Close.
+// Record waits for the next record of a traced process, and returns it; false at the deadline, after Close, or for an invalid
+// record.
 func (p *programs) Record(deadline time.Time) (rawRecord, bool) {
 	p.trace.SetDeadline(deadline)
 	sample, err := p.trace.Read()
@@ -47,9 +47,10 @@ type Counters struct {
 	LostStacks uint64
 	// Outside is the number of waits of processes that had no PGPROC yet, or no more.
 	Outside uint64
-	// CaughtUp is the number of sleeps whose end was not seen. Their duration comes from the scheduler's own counters.
+	// CaughtUp is the number of sleeps whose end the programs did not see. Their duration was taken from the scheduler's
+	// own counters.
 	CaughtUp uint64
-	// Missed is how often the kernel did not run a program, because the event interrupted a program on the same
+	// Missed is how often the kernel did not run a program at an event, because the program was already running on the same
 	// processor.
 	Missed uint64
 	// Runs is how often the programs ran for a process of the server. Time estimates the total time of these runs; one

@@ -11,21 +11,21 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// Server says where a server's variables are. The postmaster and its children have the same addresses.
+// Server says where a server's variables are. Each variable has the same address in the postmaster and its children.
 type Server struct {
 	// Postmaster is the process id of the postmaster.
 	Postmaster int
-	// Rights are those of the postmaster. Processes with other rights are left out. nil: no process is left out.
+	// Rights are the rights of the postmaster. Processes with other rights are left out. nil: no process is left out.
 	Rights *process.Rights
 	// WaitPointer, ProcGlobal and Status are the addresses of my_wait_event_info, ProcGlobal and MyBEEntry.
 	WaitPointer, ProcGlobal, Status uint64
-	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the program's
-	// file; 0: unknown, or not in the file's memory. OpenProgram opens that file.
+	// ExecutorStart and ExecutorEnd are the offsets of standard_ExecutorStart and standard_ExecutorEnd in the server's
+	// program file; 0: unknown, or not in memory that is mapped from that file. OpenProgram opens the file.
 	ExecutorStart, ExecutorEnd uint64
 	OpenProgram                func() (*os.File, error)
 	Layout                     Layout
-	// ServerPID returns the id by which the server knows a process; it differs if the server runs in a container. Local
-	// returns the reverse. nil: the ids are the same.
+	// ServerPID returns the id by which the server knows a process. It differs from the id here if the server runs in a
+	// container. Local returns the id here for such an id. nil: the ids are the same.
 	ServerPID, Local func(pid int) int
 }
 
@@ -61,7 +61,7 @@ type procs struct {
 // max_connections.
 const maxProcs = 1 << 19
 
-// findProcs finds the array, and verifies the layout with the server's present processes.
+// findProcs finds the array of PGPROC structures, and verifies the layout with the server's present processes.
 func findProcs(s *Server) (*procs, error) {
 	stat, err := process.ReadStat(s.Postmaster)
 	if err != nil {
@@ -77,7 +77,7 @@ func findProcs(s *Server) (*procs, error) {
 	return p, p.verify()
 }
 
-// readMemory returns device and inode of the mapping in which the array lies.
+// readMemory returns the device (major, minor) and the inode of the mapping in which the array lies.
 func (p *procs) readMemory() ([3]uint64, error) {
 	maps, err := process.Maps(p.Postmaster)
 	if err != nil {
@@ -115,8 +115,8 @@ func (p *procs) read() (first uint64, count int, err error) {
 	return first, count, nil
 }
 
-// alive returns ErrServerGone if the server has ended, or uses other shared memory than at the start. If its memory
-// cannot be read at the moment, the result is nil.
+// alive returns ErrServerGone if the server has ended, or uses other shared memory than when findProcs found it. If its
+// memory cannot be read in time, the result is nil.
 func (p *procs) alive() error {
 	stat, err := process.ReadStat(p.Postmaster)
 	if err != nil || stat.StartTime != p.start || process.HasEnded(&stat) {
@@ -138,8 +138,8 @@ func (p *procs) alive() error {
 	return err
 }
 
-// verify checks the layout with the server's processes: the wait event of each must lie in a PGPROC with its process
-// id.
+// verify checks the layout with the server's processes. For each process, my_wait_event_info must point into a PGPROC that has
+// its process id. verify returns an error if this is wrong for a process, or could not be checked for any.
 func (p *procs) verify() error {
 	const tries = 3 // a process may just be starting or ending
 	var children []int
@@ -178,12 +178,13 @@ func (p *procs) serverPID(pid int) int {
 	return p.ServerPID(pid)
 }
 
-// slotOf returns the index of a process's PGPROC; false if the process has none, or cannot be read in time.
+// slotOf returns the index of a process's PGPROC; false if the process has none, has other rights than p.Rights, or cannot be
+// read in time. In the last case, slotOf adds it to p.unreachable.
 func (p *procs) slotOf(pid int) (int, bool) {
 	var at uint64
 	var err error
 	read := func() {
-		process.ProbeReadable(pid) // it can be killed while it waits, unlike a read of the memory
+		process.ProbeReadable(pid) // while this waits, this process can be killed, unlike while word waits
 		at, err = word(process.MemoryOf(pid), p.WaitPointer)
 	}
 	if slices.Contains(p.unreachable, pid) {
@@ -218,7 +219,7 @@ func (p *procs) number(i, offset int) uint32 {
 	return binary.NativeEndian.Uint32(n[:])
 }
 
-// readAll reads the event and the process id of every PGPROC, in pairs, with as few system calls as possible. Only one
+// readAll reads the wait event and the process id of every PGPROC, in pairs, with as few system calls as possible. Only one
 // goroutine may call it at a time.
 func (p *procs) readAll(into []uint32) error {
 	if p.pieces == nil {
@@ -256,7 +257,7 @@ func readFull(memory reader, address uint64, into []byte) error {
 	return err
 }
 
-// local returns the id in this PID namespace of a process, from the id that the server knows.
+// local returns the id of a process in this PID namespace. serverPID is the id by which the server knows the process.
 func (p *procs) local(serverPID int) int {
 	if p.Local == nil {
 		return serverPID

@@ -16,7 +16,7 @@ const (
 func (k *kernel) Stacks() (list []Stack, unnamed int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var copies []copiedStack // read all of them first: mappings that are read later are valid for them
+	var copies []copiedStack // all are read before any mappings, so that the mappings contain the memory of all of them
 	for len(copies) < maxStacks {
 		s, ok := k.programs.Stack()
 		if !ok {
@@ -42,8 +42,8 @@ func (k *kernel) Stacks() (list []Stack, unnamed int) {
 	return list, unnamed
 }
 
-// copiedProcess returns a process with mappings that were read after the copy; nil if it has ended or cannot be read.
-// The map fresh has the processes whose mappings this call of Stacks has read already.
+// copiedProcess returns a process with mappings that were read after its stacks were copied; nil if it has ended or cannot be
+// read. The map fresh has the processes whose mappings the present call of Stacks has already read.
 func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *observe.CopiedProcess {
 	p := k.copied[pid]
 	if p != nil && !p.Lives() {

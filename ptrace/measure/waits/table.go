@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// table has figures by the number of the event.
+// table has the figures of each event, by the event's number.
 type table map[uint32]*Event
 
 func (t table) at(id uint32) *Event {
@@ -40,7 +40,8 @@ type keeper struct {
 	ended []Process
 }
 
-// add keeps a process that has ended; false if it is not wanted, or if an ended process with the same id is kept.
+// add keeps the figures of a process that has ended; false if they are not wanted, or if an ended process with the same id is
+// already kept.
 func (k *keeper) add(p Process) bool {
 	wanted := slices.Contains(k.pids, p.PID) || len(k.ended) < k.most
 	again := slices.ContainsFunc(k.ended, func(other Process) bool { return other.PID == p.PID })
@@ -51,7 +52,7 @@ func (k *keeper) add(p Process) bool {
 	return true
 }
 
-// addTo adds the ended processes to the processes in the list, and sorts them by slot.
+// addTo adds the kept processes to processes, and sorts all of them by slot.
 func (k *keeper) addTo(processes []Process) []Process {
 	processes = append(processes, k.ended...)
 	slices.SortStableFunc(processes, func(a, b Process) int { return cmp.Compare(a.Slot, b.Slot) })

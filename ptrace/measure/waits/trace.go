@@ -27,7 +27,7 @@ func (k *kernel) SetExecutorTraced(pid int, on bool) error {
 // TraceAll implements Tracer.
 func (k *kernel) TraceAll(on bool) error { return k.programs.TraceAll(on) }
 
-// Records implements Tracer. Each record is returned once, so only one caller may use it.
+// Records implements Tracer. It returns each record once, so only one caller may use it.
 func (k *kernel) Records() []Record {
 	k.endProbes()
 	var records []Record
@@ -41,15 +41,15 @@ func (k *kernel) Records() []Record {
 	}
 }
 
-// endProbes ends the probes of processes that have ended. An error needs no reaction.
+// endProbes removes the executor's probes of processes that have ended. It ignores errors.
 func (k *kernel) endProbes() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_ = k.programs.EndProbesOfEnded(time.Now())
 }
 
-// bootTime returns the time of the wall clock at which CLOCK_MONOTONIC was zero. This process may lose its processor
-// between two reads of clocks, so the closest of several pairs is used.
+// bootTime returns the time of the wall clock at which CLOCK_MONOTONIC was zero. It reads both clocks several times, and uses
+// the pair that was read in the shortest time, because this process may lose its processor between the two.
 func bootTime() time.Time {
 	const tries = 5
 	var best time.Time
@@ -66,7 +66,8 @@ func bootTime() time.Time {
 	return best
 }
 
-// translate converts a record to times of the wall clock. boot is the time at which CLOCK_MONOTONIC was zero.
+// translate converts a record to a Record, with times of the wall clock. boot is the time of the wall clock at which
+// CLOCK_MONOTONIC was zero.
 func translate(r rawRecord, boot time.Time) Record {
 	out := Record{PID: r.PID, Kind: r.Kind, Event: r.Event, Query: r.Query}
 	if r.Kind == Wait {
