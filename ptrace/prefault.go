@@ -6,9 +6,9 @@ import (
 	"pg_stat_backtrace/ptrace/observe"
 )
 
-// prefault reads the memory that the stop is going to copy, before it attaches to a thread. If a page had to be loaded
-// first, the target would stay stopped until the page is there. It would stay stopped for ever if another process has
-// to supply the page and never does.
+// prefault reads the memory that the capture is going to copy, before it attaches to a thread. If a page had to be loaded
+// during the stop, the target would stay stopped until the page is there. It would stay stopped for ever if another process
+// has to supply the page and never does.
 //
 // prefault runs if the machine has swapped memory out. It also runs for each new process, because another process may
 // provide its memory on request (userfaultfd(2), as in a lazily restored checkpoint). The data read is discarded. A
@@ -19,7 +19,7 @@ func (s *session) prefault() {
 	if !swapping && s.known {
 		return
 	}
-	s.extra.expectNothing() // the old target of a variable may not be in memory
+	s.extra.expectNothing() // the data to which a variable pointed earlier may not be in memory
 	observe.Prefault(s.call.target, s.call.options, s.maps, s.arena.memory, s.call.options.AllThreads && swapping)
 }
 

@@ -20,22 +20,24 @@ import (
 // works for some ten microseconds, or sleeps.
 //
 // The thread does this only if more threads are ready than there are processors, or if this program has a quota of
-// processor time. Otherwise it would be slower. A sleeping target that cannot preempt this thread has to be woken on
-// another, idle processor. That takes longer than all other steps.
+// processor time. Otherwise the capture would be slower. A sleeping target cannot preempt a thread with real-time priority,
+// so it would have to be woken on another, idle processor. That takes longer than all other steps.
 //
 // If a quota is used up, the kernel lets ordinary threads of the control group wait for the next period, for up to 100
 // ms by default. It does not do so with threads that have real-time priority.
 
-// maxSideBySide is the largest number of simultaneous captures of this program for which judge allows.
+// maxSideBySide is the largest number of this program's simultaneous captures whose threads judge subtracts from the ready
+// threads.
 const maxSideBySide = 16
 
-// refusedUrgency is set after the kernel has denied the priority. The permission does not change later.
+// refusedUrgency is set after the kernel has denied real-time priority. No later session asks again, because the permission
+// does not change.
 //
 //nolint:gochecknoglobals // the right is the process's
 var refusedUrgency atomic.Bool
 
-// raisePriority gives the thread a higher priority than all ordinary threads, if this is useful and permitted, and
-// the thread is an ordinary one. It reports whether a processor is free for the target.
+// raisePriority gives the tracing thread real-time priority, if this is useful (see above) and permitted, and the thread has
+// an ordinary policy. It reports whether a processor is free for the target.
 func (s *session) raisePriority() (room bool) {
 	crowd, room := cpuContended()
 	crowd = crowd || hasQuota()
@@ -69,9 +71,10 @@ var loadFile = sync.OnceValue(func() int {
 	return fd
 })
 
-// cpuContended reports whether more threads are ready than there are processors, this one included, and whether a
-// processor is free for one more. If this is unknown, crowd is true. This program may capture several targets at the
-// same time on several processors. Its other threads, and the threads that they have just woken, are not counted.
+// cpuContended reports whether more threads are ready than there are processors (crowd), with this thread counted, and
+// whether a processor is free for one more thread (room). If this is unknown, crowd is true and room false. This program may
+// capture several targets at the same time on several processors. So its other threads, and the threads that they have just
+// woken, are not counted.
 func cpuContended() (crowd, room bool) {
 	fd := loadFile()
 	if fd < 0 {
@@ -89,8 +92,8 @@ func cpuContended() (crowd, room bool) {
 	return judge(runnable, runtime.NumCPU(), runtime.GOMAXPROCS(0))
 }
 
-// judge computes the results of cpuContended from the number of ready threads, the number of processors, and the number
-// of processors that this program uses.
+// judge computes the results of cpuContended. runnable is the number of ready threads, processors the number of processors, and
+// used the number of processors that this program uses.
 func judge(runnable, processors, used int) (crowd, room bool) {
 	own := 2 * min(used-1, processors-1, maxSideBySide)
 	crowd = runnable-own > processors
@@ -108,8 +111,8 @@ func parseRunnable(text []byte) (n int, ok bool) {
 	return n, err == nil
 }
 
-// relax makes the thread an ordinary thread again. SCHED_RESET_ON_FORK, which RaisePriority has set, stays: an
-// unprivileged thread cannot clear it.
+// relax undoes raisePriority. Only the flag SCHED_RESET_ON_FORK, which RaisePriority has set, stays, because an unprivileged
+// thread cannot clear it.
 //
 //go:nosplit
 //go:norace
@@ -119,7 +122,7 @@ func (s *session) relax() {
 	}
 }
 
-// currentProcessor returns the processor of this thread, or -1 if the kernel does not report it.
+// currentProcessor returns the number of the processor on which this thread runs, or -1 if the kernel does not report it.
 func currentProcessor() int {
 	var cpu uint32
 	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno != 0 {

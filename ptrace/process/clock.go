@@ -16,7 +16,7 @@ func BootOffset(pid int) (time.Duration, error) {
 	text, err := readFile(procPath(pid, "timens_offsets"))
 	if errors.Is(err, ErrGone) {
 		if _, err := ReadStat(pid); err == nil {
-			return 0, nil // the file is missing, not the process
+			return 0, nil // the process lives, so the kernel has no such file
 		}
 	}
 	if err != nil {
@@ -25,7 +25,8 @@ func BootOffset(pid int) (time.Duration, error) {
 	return ParseBootOffset(text)
 }
 
-// ParseBootOffset parses timens_offsets: lines of a clock, by name or number, seconds and nanoseconds.
+// ParseBootOffset returns the offset of the boot time clock in the text of timens_offsets. Each of its lines has a clock, by
+// name or number, seconds and nanoseconds.
 func ParseBootOffset(text string) (time.Duration, error) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)

@@ -26,7 +26,7 @@ var (
 // with Options.AllThreads. It is an ErrExited.
 type MainThreadError struct {
 	PID     int
-	Threads int // that have not exited
+	Threads int // number of threads that have not exited
 }
 
 func (e *MainThreadError) Error() string {
@@ -110,7 +110,8 @@ func Exited(pid int) error {
 	return fmt.Errorf("process %d: %w", pid, ErrExited)
 }
 
-// Failed returns the error err of a step for a process or thread. what names the step, for example "read registers".
+// Failed adds the id of a process or thread and the failed step to the error err. what names the step, for example "read
+// registers".
 func Failed(pid int, what string, err error) error {
 	return fmt.Errorf("process %d: %s: %w", pid, what, err)
 }

@@ -13,9 +13,9 @@ import (
 
 const capSysPtrace = 1 << unix.CAP_SYS_PTRACE
 
-// Explain finds the reason why the kernel denied tracing a thread. It repeats the checks of ptrace_attach,
+// Explain returns the reason why the kernel denied tracing a thread, as an error. It repeats the checks of ptrace_attach,
 // __ptrace_may_access (kernel/ptrace.c), yama and the user namespaces in their order. It runs after the denial, so
-// the state may have changed.
+// the state of the thread may have changed.
 func Explain(pid, tid int) error {
 	status, err := ReadTaskStatus(pid, tid)
 	switch {
@@ -36,9 +36,10 @@ func Explain(pid, tid int) error {
 	return &PermissionError{tid, reason, detail}
 }
 
-// ExplainAttach is Explain for a thread to which the kernel denied an attach. Status shows 0 for a tracer outside of
-// this PID namespace. The kernel's check for reading memory is the same as for an attach, but allows a thread with a
-// tracer, and ignores a seccomp filter for ptrace. So if the memory can be read, there is a tracer outside.
+// ExplainAttach is Explain for a thread to which the kernel denied an attach. It also finds a tracer outside of this PID
+// namespace, for which Status shows 0. The kernel's check for reading memory is the same as for an attach, except that it
+// allows a thread with a tracer, and ignores a seccomp filter for ptrace. So if the memory can be read, there is such a
+// tracer.
 func ExplainAttach(pid, tid int) error {
 	err := Explain(pid, tid)
 	var denied *PermissionError
@@ -51,10 +52,11 @@ func ExplainAttach(pid, tid int) error {
 // accessible reports whether the kernel permits reading the memory of a thread.
 func accessible(tid int) bool {
 	_, errno := readOnce(tid, anyAddress, make([]byte, 1))
-	return errno == 0 || errno == unix.EFAULT // it need not be mapped
+	return errno == 0 || errno == unix.EFAULT // the address need not be mapped
 }
 
-// Denied returns the reason why the kernel does not show a thread. Unlike in Explain, a tracer is not a reason.
+// Denied returns the reason why the kernel denied reading a thread's files or memory. Unlike for Explain, a tracer is not a
+// reason.
 func Denied(pid, tid int) error {
 	status, err1 := ReadTaskStatus(pid, tid)
 	self, err2 := ReadTaskStatus(unix.Getpid(), unix.Gettid())
@@ -70,7 +72,8 @@ func Denied(pid, tid int) error {
 	return &PermissionError{tid, reason, detail}
 }
 
-// ReadError returns this package's error for an error of reading a thread's files.
+// ReadError replaces ErrGone and ErrDenied, the errors of reading a thread's files, by the errors for the caller of a capture:
+// ErrExited, or the reason for the denial.
 func ReadError(pid, tid int, err error) error {
 	switch {
 	case errors.Is(err, ErrGone):
@@ -126,7 +129,7 @@ func explainAccess(self, target *Status) (Reason, string) {
 	return ReasonUnknown, "it does so although user and group are the same"
 }
 
-// sameUser is the comparison of PTRACE_MODE_REALCREDS: our real ids with all three of the target.
+// sameUser compares like PTRACE_MODE_REALCREDS: our real ids with the target's real, effective and saved ids.
 func sameUser(self, target *Status) bool {
 	for i := range 3 {
 		if target.UID[i] != self.UID[0] || target.GID[i] != self.GID[0] {
@@ -136,7 +139,7 @@ func sameUser(self, target *Status) bool {
 	return true
 }
 
-// undumpable reports whether the process is not dumpable. The kernel then gives its files in /proc to root.
+// undumpable reports whether the process is not dumpable (PR_SET_DUMPABLE). The kernel then gives its files in /proc to root.
 func undumpable(target *Status) bool {
 	owner, err := Owner(target.PID)
 	return err == nil && owner != target.UID[1]

@@ -12,9 +12,9 @@ import (
 // hostile process can have paths of 4 kB each.
 const maxSearched = 4 << 20
 
-// FindMapping returns the first mapping for which match returns true. Unlike Maps it keeps no more than a piece of the
-// file in memory, and stops at the mapping. The error is ErrFormat if that mapping is not in the first 4 MB of the
-// file.
+// FindMapping returns the first mapping of a process for which match returns true. Unlike Maps it keeps only a piece of the
+// maps file in memory, and stops at this mapping. The error is ErrFormat if the file has more than 4 MB, and no such mapping
+// in the first 4 MB.
 func FindMapping(pid int, match func(*Mapping) bool) (m Mapping, found bool, err error) {
 	name := procPath(pid, "maps")
 	fd, err := open(name)

@@ -17,12 +17,13 @@ import (
 // normally responds at once.
 const ReadTimeout = 300 * time.Millisecond
 
-// busyTimeout is the timeout for a read that does not block: on a busy host its thread waits for a processor.
+// busyTimeout is the timeout for a read that does not block in the kernel, but takes long because its thread waits for a
+// processor on a busy host.
 const busyTimeout = 20 * ReadTimeout
 
 // Guard serializes reads of each process: at most one runs for each process at a time. While the address space of a
-// process is locked, such a read blocks in the kernel, and nothing can end it except the process. So a process blocks
-// one thread, however many callers query it.
+// process is locked, a read blocks in the kernel, and only the process can end it. So the process blocks only one of our
+// threads, however many callers read it.
 //
 //nolint:gochecknoglobals // what hangs is the process, however many capturers there are
 var Guard = processReads{ByPID: map[int]*processRead{}}
@@ -40,13 +41,14 @@ type processRead struct {
 	lost   bool          // a caller stopped waiting: the read blocks
 }
 
-// Begin reports whether the process can be read now. If so, the caller must call End. Begin waits for a read in
-// progress. If that read blocks and has already taken ReadTimeout, Begin returns false.
+// Begin reports whether the caller may read the process now. If so, the caller must call End after the read. Begin waits for
+// a read of the process in progress. If that read blocks for ReadTimeout, or takes longer than busyTimeout, Begin returns
+// false.
 func (p *processReads) Begin(pid int) bool {
 	return p.begin(pid) != nil
 }
 
-// begin is Begin. It returns the read that has begun, or nil.
+// begin does the work of Begin. It returns the read that the caller may make, or nil.
 func (p *processReads) begin(pid int) *processRead {
 	for {
 		p.mu.Lock()
@@ -69,7 +71,7 @@ func (p *processReads) begin(pid int) *processRead {
 	}
 }
 
-// lose makes later callers give up at once, until the read ends.
+// lose makes later calls of begin for this process return nil at once, until the read ends.
 func (p *processReads) lose(l *processRead) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,13 +90,12 @@ func (p *processReads) End(pid int) {
 // readingThread is the thread that reads a process: its id in the kernel, or 0 before it has begun.
 type readingThread struct{ id atomic.Int32 }
 
-// isCaller records that the calling thread reads. If the goroutine later moves to another thread, it has not been
-// blocked until then.
+// isCaller records the calling thread as the reading thread. A goroutine moves to another thread only when it is not blocked,
+// so if it blocks in the first read, it is still on the recorded thread.
 func (r *readingThread) isCaller() { r.id.Store(int32(unix.Gettid())) } // an id of a thread
 
-// endsInTime waits until done is closed, and reports whether done was closed in time. If the thread is blocked in a
-// system call, endsInTime gives up when the time ReadTimeout has passed after since. Otherwise it gives up when the
-// time busyTimeout has passed.
+// endsInTime waits until done is closed, and reports whether this happened in time. If the thread is blocked in a system
+// call, endsInTime gives up ReadTimeout after the time since. Otherwise it gives up busyTimeout after since.
 func (r *readingThread) endsInTime(done <-chan struct{}, since time.Time) bool {
 	for wait := ReadTimeout - time.Since(since); ; wait = ReadTimeout {
 		switch {
@@ -117,8 +118,8 @@ func (r *readingThread) blocked(done <-chan struct{}) bool {
 	return sleepsInCall(first) && !closedWithin(done, ReadTimeout/10) && systemCall(int(id)) == first
 }
 
-// systemCall returns the system call in which one of our threads sleeps, as in /proc/PID/task/TID/syscall of proc(5).
-// It returns "unknown" if the kernel does not say it.
+// systemCall returns the system call in which one of our threads sleeps, in the format of /proc/PID/task/TID/syscall
+// (proc(5)). It returns "unknown" if this file cannot be read.
 func systemCall(thread int) string {
 	text, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(thread) + "/syscall")
 	if err != nil {
@@ -127,9 +128,9 @@ func systemCall(thread int) string {
 	return string(text)
 }
 
-// sleepsInCall interprets a result of systemCall. "running" means that the thread runs or waits for a processor. The
-// number -1 means that the thread sleeps outside of system calls, for example in a page fault of our memory. Idle
-// threads of Go sleep in futex(2).
+// sleepsInCall reports whether a result of systemCall shows a thread that sleeps in a system call of our own. "running" means
+// that it runs or waits for a processor. The number -1 means that it sleeps outside of system calls, for example in a page
+// fault of our memory. futex(2) does not count, because idle threads of Go sleep in it.
 func sleepsInCall(call string) bool {
 	number, _, _ := strings.Cut(strings.TrimSpace(call), " ")
 	return number != "running" && number != "-1" && number != strconv.Itoa(unix.SYS_FUTEX)
@@ -155,7 +156,8 @@ func isClosed(done <-chan struct{}) bool {
 	}
 }
 
-// ReadMemoryWithTimeout is ReadMemory with a timeout. ErrUnreachable is possible, too. Use a Memory for several reads.
+// ReadMemoryWithTimeout is ReadMemory with the timeout ReadTimeout, after which the error is ErrUnreachable. Use a Memory for
+// several reads.
 func ReadMemoryWithTimeout(pid int, addr uint64, p []byte) (int, error) {
 	return NewMemory(pid).Read(addr, p)
 }
@@ -179,7 +181,7 @@ func WithTimeout(pid int, read, late func()) bool {
 		first, claimed = !claimed, true
 		return first
 	}
-	var problem any // of read; the goroutine must not end the program
+	var problem any // a panic of read: it must not end the program in the goroutine
 	go func() {
 		defer close(done)
 		turn.thread.isCaller()
@@ -193,7 +195,7 @@ func WithTimeout(pid int, read, late func()) bool {
 		}()
 		Guard.End(pid)
 		if !claim() {
-			defer func() { _ = recover() }() // else it would end the program
+			defer func() { _ = recover() }() // otherwise a panic of late would end the program
 			late()
 		}
 	}()

@@ -10,12 +10,12 @@ import (
 
 // Handle refers to a process by a descriptor (pidfd_open(2)). After the process has ended, its id may pass to
 // another process. /proc cannot distinguish two processes with the same id that started in the same hundredth of a
-// second. A Handle always refers to the same process. Callers that hold the same process at the same time share
-// one Handle.
+// second. But a Handle always refers to the same process. Callers that have a Handle of the same process at the same time
+// share it.
 type Handle struct {
 	pid, fd int
-	holders int            // guarded by holds
-	keepers int            // guarded by holds; see Keeper
+	holders int            // number of calls of Release to come; guarded by holds
+	keepers int            // number of Keepers that keep the process; guarded by holds
 	files   [keptFiles]int // guarded by holds: descriptors of kept files; 0: not open
 	proof   *Proof         // guarded by holds: the last proof; nil: none
 }
@@ -25,21 +25,21 @@ var holds = struct {
 	sync.Mutex
 
 	byPID map[int]*Handle
-	kept  int // kept by Keepers, for which maxHolds does not apply
+	kept  int // number of Handles of Keepers, to which maxHolds does not apply
 }{byPID: map[int]*Handle{}}
 
-// maxHolds limits the number of processes held at a time, because the program needs descriptors for other purposes
-// too.
+// maxHolds limits the number of Handles at a time, because the program needs descriptors for other purposes too.
 const maxHolds = 512
 
 var errTooMany = errors.New("too many processes are held already")
 
-// Hold returns a handle for the process that has the id now. The error is ErrExited if there is none. Other errors do
-// not prevent a capture of the process. They are: the id belongs to a thread, the kernel is older than Linux 5.3, 512
-// processes are held, or no descriptor is left.
+// Hold returns a handle for the process that has the id now. The error is ErrExited if there is no such process. After other
+// errors, the process can still be captured without a handle. Their causes are: the id belongs to a thread, the kernel is
+// older than Linux 5.3, there are maxHolds handles, or no descriptor is left.
 func Hold(pid int) (*Handle, error) { return holdOrKeep(pid, false) }
 
-// holdOrKeep does the work of Hold. If the parameter keep is set, it also counts a Keeper of the process.
+// holdOrKeep does the work of Hold. The parameter keep is set if the caller is a Keeper: it is counted in Handle.keepers, and
+// maxHolds does not apply.
 func holdOrKeep(pid int, keep bool) (*Handle, error) {
 	holds.Lock()
 	defer holds.Unlock()
@@ -69,7 +69,7 @@ func holdOrKeep(pid int, keep bool) (*Handle, error) {
 	return h, nil
 }
 
-// Lives reports whether the process has not ended yet. Until then, no other process can get its id.
+// Lives reports whether the process has not ended yet. Until it has ended, no other process can get its id.
 func (h *Handle) Lives() bool { return !h.EndsWithin(0) }
 
 // EndsWithin waits until the process has ended, for at most the given time, and reports whether it has. It is false
@@ -87,7 +87,8 @@ func (h *Handle) EndsWithin(wait time.Duration) bool {
 	}
 }
 
-// Release must be called once by each holder. A nil Handle needs no release.
+// Release gives up a Handle that Hold has returned. Each caller of Hold must call it once. The last Release closes the Handle.
+// For a nil Handle, it does nothing.
 func (h *Handle) Release() {
 	if h == nil {
 		return

@@ -8,11 +8,11 @@ import (
 // same id and start time.
 type ID struct {
 	PID       int
-	StartTime uint64 // as process.Stat.StartTime; 0: any
+	StartTime uint64 // as Stat.StartTime; 0: any process with this PID
 }
 
-// IDOf returns the identity of the process that has the id now. The error is ErrExited if it has ended, also if its
-// parent has not noticed yet.
+// IDOf returns the identity of the process that has the id now. The error is ErrExited if there is none, or if it has ended
+// and its parent has not waited for it yet (a zombie).
 func IDOf(pid int) (ID, error) {
 	stat, err := ReadStat(pid)
 	switch {
@@ -27,8 +27,8 @@ func IDOf(pid int) (ID, error) {
 }
 
 // Ended reports whether the process has ended: there is no process with its id, another process has its id, or all of
-// its threads have exited and its parent has not noticed yet. It is false if the kernel does not show the process for
-// another reason, such as a lack of file descriptors.
+// its threads have exited and its parent has not waited for it yet. It is false if the process cannot be read for another
+// reason, such as a lack of file descriptors.
 func (id ID) Ended() bool {
 	stat, err := ReadStat(id.PID)
 	if err != nil {

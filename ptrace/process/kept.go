@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keptFile is a small file of a process that the kernel writes in one piece, and writes anew for each read.
+// keptFile is a small file below /proc/PID. Each read from its beginning returns the present content, in one piece.
 type keptFile int
 
 const (
@@ -17,13 +17,13 @@ const (
 	keptFiles
 )
 
-// keptNames are the files' names below /proc/PID. The main thread's own files have the same content, except for the
-// sums in stat.
+// keptNames are the names of the kept files below /proc/PID. The main thread's files below /proc/PID/task have the same
+// content, except for the sums over all threads in stat.
 //
 //nolint:gochecknoglobals // a table
 var keptNames = [keptFiles]string{"stat", "status", "syscall", "schedstat"}
 
-// DescriptorsOfKept is the number of descriptors that a Keeper needs for a process.
+// DescriptorsOfKept is the number of descriptors that a Keeper needs for each process: its Handle and its files.
 const DescriptorsOfKept = 1 + int(keptFiles)
 
 // Keeper keeps descriptors of files of processes that are read again and again. Opening such a file costs as much as reading it.
@@ -32,14 +32,14 @@ const DescriptorsOfKept = 1 + int(keptFiles)
 //
 // The zero value keeps no process. A Keeper must not be used by several goroutines at a time.
 type Keeper struct {
-	most  int
-	round int
+	most  int // largest number of processes in kept
+	round int // number of calls of Begin
 	kept  map[int]*keptProcess
 }
 
 type keptProcess struct {
 	held  *Handle
-	round int // number of the last round in which the process was used
+	round int // the last round whose Begin named the process
 }
 
 // NewKeeper returns a keeper of at most so many processes. If the limit of descriptors is low, it keeps fewer, because
@@ -58,8 +58,8 @@ func NewKeeper(most int) *Keeper {
 // keepRounds is the number of rounds for which a process is kept after its last use.
 const keepRounds = 10
 
-// Begin begins a round, for the processes that are going to be read. It releases processes that were last used more
-// than keepRounds rounds ago.
+// Begin begins a round of reads. pids are the processes that are going to be read: Begin keeps them, as many as there is room
+// for. It releases processes that the last keepRounds calls of Begin did not name.
 func (k *Keeper) Begin(pids []int) {
 	k.round++
 	for pid, p := range k.kept {
@@ -104,8 +104,8 @@ func (k *Keeper) release(pid int, p *keptProcess) {
 	delete(k.kept, pid)
 }
 
-// keepFiles holds a process as a Keeper. Its files then stay open after they were read. nil: the process cannot be
-// held.
+// keepFiles returns a Handle for a Keeper, so that the process's files stay open after they were read; nil: there is no
+// Handle for the process.
 func keepFiles(pid int) *Handle {
 	h, err := holdOrKeep(pid, true)
 	if err != nil {
@@ -114,8 +114,8 @@ func keepFiles(pid int) *Handle {
 	return h
 }
 
-// readKept reads a file of a kept process. ok is false if the process is not kept, or if the caller must read the file
-// itself.
+// readKept reads a file of a kept process by its open descriptor. If ok is false, the caller must open and read the file: the
+// process is not kept, or the read failed.
 func readKept(pid int, file keptFile) (text string, ok bool) {
 	h, fd := lendKept(pid, file)
 	if h == nil {

@@ -41,17 +41,17 @@ func (p Perms) String() string {
 type Mapping struct {
 	Start, End   uint64 // addresses, End is exclusive
 	Perms        Perms
-	Offset       uint64 // in the file, bytes
+	Offset       uint64 // where the mapping begins in the file, in bytes
 	Major, Minor uint32 // device of the file
 	Inode        uint64 // 0: no file
 	// Path is the file as maps shows it, without " (deleted)". It is relative to the process's root directory, with a
 	// line feed as \012. "[stack]", "[vdso]" and similar names are mappings without a file; "" is anonymous memory.
 	Path    string
-	Deleted bool // the path no longer leads to the mapped file
+	Deleted bool // the file was removed or replaced: Path no longer leads to it
 }
 
-// Maps reads the mappings of a process in address order, without stopping it. A zombie and a kernel thread have none.
-// If the main thread has exited, Maps reads them through another thread.
+// Maps reads the mappings of a process in address order, without stopping the process. A zombie and a kernel thread have no
+// mappings. If the main thread has exited, Maps reads them through another thread.
 func Maps(pid int) ([]Mapping, error) {
 	maps, err := readMaps(procPath(pid, "maps"))
 	if err != nil || len(maps) > 0 {
@@ -69,18 +69,21 @@ func TaskMaps(pid, tid int) ([]Mapping, error) {
 	return readMaps(taskPath(pid, tid, "maps"))
 }
 
-// errOrder means that mappings overlap or are not in order. From Linux 6.17 on, the kernel does not lock all mappings
-// while it writes them. A mapping that grows meanwhile, such as a heap, can appear in both its old and its new form.
+// errOrder means that the mappings in a maps file overlap or are not in order. From Linux 6.17 on, the kernel does not lock
+// all mappings while it writes the file. A mapping that grows meanwhile, such as a heap, can appear in both its old and its
+// new form.
 var errOrder = fmt.Errorf("%w: not in order", ErrFormat)
 
-// mapsAttempts is how often inconsistent mappings are read. About one reading in a thousand needs a second one.
+// mapsAttempts is how often a maps file is read until its mappings are consistent. About one file in a thousand needs a
+// second read.
 const mapsAttempts = 10
 
 func readMaps(name string) ([]Mapping, error) {
 	return parseAgain(name, func() (string, error) { return readLarge(name) })
 }
 
-// parseAgain parses the result of read, and reads again if it is inconsistent.
+// parseAgain parses the result of the function read. If the mappings are inconsistent, it calls read again, up to
+// mapsAttempts times in all.
 func parseAgain(name string, read func() (string, error)) (maps []Mapping, err error) {
 	for range mapsAttempts {
 		var text string
@@ -151,7 +154,7 @@ func (p *mapsParser) mapping(m *Mapping) {
 	}
 }
 
-// perms takes the rights and the blank after them.
+// perms parses the rights and the blank after them.
 func (p *mapsParser) perms() (perms Perms) {
 	const flags = "rwxs"
 	if len(p.text)-p.at < 5 || p.text[p.at+4] != ' ' {
@@ -171,7 +174,7 @@ func (p *mapsParser) perms() (perms Perms) {
 	return perms
 }
 
-// hex takes a hexadecimal number of at most 16 digits and the separator after it.
+// hex parses a hexadecimal number of at most 16 digits and the separator after it.
 func (p *mapsParser) hex(separator byte) (value uint64) {
 	for i := p.at; i < len(p.text); i++ {
 		c := p.text[i]
@@ -195,7 +198,7 @@ func (p *mapsParser) hex(separator byte) (value uint64) {
 	return 0
 }
 
-// decimal takes a decimal number that ends before a blank, a line feed or the end.
+// decimal parses a decimal number that ends before a blank, a line feed or the end of the text.
 func (p *mapsParser) decimal() (value uint64) {
 	i := p.at
 	for ; i < len(p.text) && p.text[i] != ' ' && p.text[i] != '\n'; i++ {
@@ -211,8 +214,8 @@ func (p *mapsParser) decimal() (value uint64) {
 	return value
 }
 
-// IndexOf returns the index of the mapping that holds addr, or -1. The mappings are sorted by address, as Maps
-// returns them.
+// IndexOf returns the index of the mapping that contains addr, or -1. The mappings must be sorted by address, as Maps returns
+// them.
 func IndexOf(maps []Mapping, addr uint64) int {
 	i := sort.Search(len(maps), func(i int) bool { return maps[i].End > addr })
 	if i == len(maps) || addr < maps[i].Start {

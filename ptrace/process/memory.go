@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadMemory copies memory of a process from addr into p, without stopping the process (process_vm_readv(2)). It
-// needs the same rights as a capture. It returns the number of bytes read before the first unreadable page. The error
-// is unix.EFAULT wrapped with the address, ErrExited, or ErrNotPermitted.
+// ReadMemory copies memory of a process from addr on into p, without stopping the process (process_vm_readv(2)). This
+// process needs the same rights as for a capture. It returns the number of bytes before the first unreadable page. The error
+// is nil if p is full, otherwise unix.EFAULT wrapped with the address, ErrExited, or ErrNotPermitted.
 //
 // ReadMemory may never return: see ProbeReadable. Call it only in a function with a timeout, for example in WithTimeout
 // or Each. Otherwise use a Memory. TestReadsAreGuarded lists its callers.
@@ -60,11 +60,11 @@ func readOnce(pid int, addr uint64, p []byte) (int, unix.Errno) {
 	return int(n), errno
 }
 
-// ProbeReadable tries to read a byte of a process. The kernel locks an address space for every access to it. If one
-// thread holds the lock while it waits for a disk, and another thread waits to change the mappings, no other process
+// ProbeReadable waits until the memory of a process can be read. The kernel locks an address space for every access to it.
+// If one thread has the lock while it waits for a disk, and another thread waits to change the mappings, no other process
 // can read the memory. process_vm_readv(2) then waits in such a way that even SIGKILL does not end the wait. A
-// stopped target would stay stopped for as long. A read of /proc/PID/mem waits too, but can be killed, so it comes
-// first.
+// stopped target would stay stopped for as long. A read of /proc/PID/mem waits too, but SIGKILL can end it. So ProbeReadable
+// tries to read a byte of this file.
 //
 // ProbeReadable returns when the memory can be read, or when the read is not permitted. It may never return.
 func ProbeReadable(pid int) {
@@ -74,13 +74,13 @@ func ProbeReadable(pid int) {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	var b [1]byte
-	_, _ = unix.Pread(fd, b[:], anyAddress) // it need not be mapped
+	_, _ = unix.Pread(fd, b[:], anyAddress) // the address need not be mapped
 }
 
 // anyAddress is an address at which no process can map memory: a process could map a page there that never arrives.
 const anyAddress = 1 << 62
 
-// ErrUnreachable means that the kernel does not return from reading the process's memory. It does not identify which
-// of the reasons applies.
+// ErrUnreachable means that the kernel does not return from reading the process's memory. Its text names the two possible
+// causes, because the actual one is not known.
 var ErrUnreachable = errors.New("the kernel does not return from reading its memory: a thread holds the lock of its " +
 	"address space, or the provider of a page does not answer")

@@ -9,8 +9,8 @@ import (
 
 var errStatm = errors.New("/proc/PID/statm has another form")
 
-// ReadPrivate reads the resident memory of a process that belongs to it alone, in bytes: anonymous memory, without shared memory and
-// files. It costs a few microseconds, whatever the size is. Swapped memory is not in it.
+// ReadPrivate returns the size, in bytes, of a process's resident anonymous memory: without shared memory, mapped files and
+// swapped memory. It takes a few microseconds, whatever the size is.
 func ReadPrivate(pid int) (uint64, error) {
 	text, err := readFile(procPath(pid, "statm"))
 	if err != nil {
@@ -43,12 +43,13 @@ func MemoryLimit(pid int) uint64 {
 		groups, mounts = "", nil
 	}
 	return memoryLimit(string(info), groups, string(mounts), func(name string) string {
-		text, _ := os.ReadFile(name) // the root has none
+		text, _ := os.ReadFile(name) // the root group has no such file
 		return string(text)
 	})
 }
 
-// memoryLimit returns the limit from the texts of /proc/meminfo, /proc/PID/cgroup and /proc/self/mountinfo.
+// memoryLimit computes the result of MemoryLimit. info, groups and mounts are the texts of /proc/meminfo, /proc/PID/cgroup and
+// /proc/self/mountinfo, and read reads other files.
 func memoryLimit(info, groups, mounts string, read func(name string) string) (least uint64) {
 	const bits = 54 // of a number of units
 	for line := range strings.Lines(info) {

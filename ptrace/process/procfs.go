@@ -12,7 +12,7 @@ import (
 // looks the same.
 var ErrGone = errors.New("no such process")
 
-// ErrDenied means that the kernel does not show the file to this user.
+// ErrDenied means that the kernel does not permit this process to read the file.
 var ErrDenied = errors.New("permission denied")
 
 // ErrFormat means that a file does not have the format in proc(5).

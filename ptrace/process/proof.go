@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Proof has what was read of a process while it slept. As long as Holds is true, the process has not run since, and all that only
-// the process itself can change is as it was then: its identity, its program and its rights.
+// Proof has the Stat and Status of a process, read while it slept. As long as Holds returns true, the process has not run since
+// that read. So everything that only the process itself can change is still the same: its identity, its program and its rights.
 //
-// A process that has executed a setuid program has run. The kernel counts how often a process gets a processor (the third number
-// of /proc/PID/schedstat), so the count has changed. The state S in stat or status alone would not suffice: a process has this
-// state already before it leaves its processor, and may go on without another turn. So Prove first reads the count and then
-// /proc/PID/syscall, which shows a system call only if the process is off its processor. All else is read after that.
+// The kernel counts how often a process gets a processor (the third number of /proc/PID/schedstat). If the process has run, for
+// example to execute a setuid program, this count has changed. The state S in stat or status alone would not suffice: a process
+// has this state already before it leaves its processor, and may continue without getting a processor anew. So Prove first
+// reads the count and then /proc/PID/syscall, which shows a system call only if the process is off its processor. It reads Stat
+// and Status after that.
 //
 // Other processes can change some of the values: the parent changes when the former parent ends, a tracer can attach, and the
 // kernel swaps memory. Name and State may have changed too.
@@ -24,17 +25,17 @@ type Proof struct {
 	Status Status
 
 	pid   int
-	held  *Handle // all holders of the handle may release it before
-	turns uint64  // how often the process had got a processor
+	held  *Handle // the proof does not keep it open: Holds is false after its last Release
+	turns uint64  // how often the process had got a processor at the time of the proof
 
 	lock   sync.Mutex
 	rights *Rights     // nil: not read yet
 	file   os.FileInfo // of the program; nil: not read yet
 }
 
-// Prove returns a proof for a process that sleeps. As long as the last proof holds, it returns that one. The result is
-// nil if the process is not kept (see Keeper), has several threads, or does not sleep, or if the kernel does not count
-// its turns on a processor or does not show its system call.
+// Prove returns a proof for a process that sleeps. As long as the process's last proof holds, Prove returns that one. The
+// result is nil if the process is not kept (see Keeper), has several threads, or does not sleep. It is also nil if the kernel
+// does not count how often the process gets a processor, or does not show its system call.
 func Prove(pid int) *Proof {
 	h, fd := lendKept(pid, keptTurns)
 	if h == nil {
@@ -64,7 +65,8 @@ func Prove(pid int) *Proof {
 	return p
 }
 
-// Holds reports whether the process has not run since the proof. It is false for nil.
+// Holds reports whether the process has not run since the proof. It returns false if the process is not kept any more, and for
+// nil.
 func (p *Proof) Holds() bool {
 	if p == nil {
 		return false

@@ -15,9 +15,10 @@ var ErrUnsupported = errors.New("not supported by this kernel")
 // ErrUnmapped means that the process has no mapping at the address.
 var ErrUnmapped = errors.New("nothing is mapped there")
 
-// MapsFile answers queries about single mappings. A query takes about a microsecond, while reading maps takes one for
-// each mapping of the process. It belongs to the program that the process ran when the file was opened. After the
-// process has executed another program, all queries return ErrGone. It is not safe for concurrent use.
+// MapsFile is the open maps file of a process, and answers queries about single mappings. A query takes about a microsecond,
+// while reading the file takes a microsecond for each mapping of the process. A MapsFile belongs to the program that the
+// process ran when the file was opened. After the process has executed another program, all queries return ErrGone. It is
+// not safe for concurrent use.
 type MapsFile struct {
 	name  string
 	fd    int
@@ -41,7 +42,7 @@ type mapQuery struct {
 // procmapQuery is PROCMAP_QUERY, _IOWR('f', 17, struct procmap_query).
 const procmapQuery = 3<<30 | uint(unsafe.Sizeof(mapQuery{}))<<16 | 'f'<<8 | 17
 
-// OpenMaps opens the mappings of a process for queries. It needs the same rights as reading them.
+// OpenMaps opens the maps file of a process for queries. This process needs the same rights as for reading the file.
 func OpenMaps(pid int) (*MapsFile, error) {
 	name := procPath(pid, "maps")
 	fd, err := open(name)
@@ -54,8 +55,8 @@ func OpenMaps(pid int) (*MapsFile, error) {
 // Close closes the file.
 func (f *MapsFile) Close() { _ = unix.Close(f.fd) }
 
-// At returns the mapping that holds an address, without its path. The errors, wrapped, are ErrUnmapped, ErrUnsupported
-// and ErrGone.
+// At returns the mapping that contains an address, without its path. The errors, wrapped, are ErrUnmapped, ErrUnsupported and
+// ErrGone.
 func (f *MapsFile) At(address uint64) (Mapping, error) {
 	return f.ask(mapQuery{address: address})
 }
@@ -63,7 +64,7 @@ func (f *MapsFile) At(address uint64) (Mapping, error) {
 // ImageAt is At for a mapping of an ELF file. It also returns the current build-id of the file in hexadecimal, or ""
 // if it has none or the kernel cannot read it.
 func (f *MapsFile) ImageAt(address uint64) (Mapping, string, error) {
-	// The structure contains the address as a number. f, and with it the memory, is alive until ask has returned.
+	// The structure contains the address of f.id as a number. This is safe, because f is alive until ask has returned.
 	m, err := f.ask(mapQuery{address: address, buildIDSize: buildIDSize, buildID: uint64(uintptr(unsafe.Pointer(&f.id)))})
 	if err != nil || f.query.buildIDSize > buildIDSize {
 		return m, "", err

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// CPUQuota returns how many processors this process may use at most, such as 0.5. It returns 0 if there is no quota, or
-// if it is unknown. Quotas above the root of a container cannot be seen. The quota is read at the first call.
+// CPUQuota returns how many processors the control groups of this process allow it to use, such as 0.5. It returns 0 if there
+// is no quota, or if it is unknown. Quotas above the root of a container cannot be seen. The quota is read at the first call
+// only.
 func CPUQuota() float64 { return ownQuota() }
 
 //nolint:gochecknoglobals // the quota is the process's
@@ -27,9 +28,9 @@ var ownQuota = sync.OnceValue(func() float64 {
 	})
 })
 
-// Throttled returns for how long a group of this process, or a group above, was held back because its quota was used up: the
-// largest sum of one group. A group is held back on each processor by itself, so the sum may grow faster than time. It is 0
-// if it is unknown.
+// Throttled returns for how long the kernel has throttled a control group of this process, or a group above, because its quota
+// was used up. It is the largest time of one group, since the group was created; 0 if it is unknown. The kernel throttles a
+// group on each processor separately and adds up these times, so the result may grow faster than time.
 func Throttled() (most time.Duration) {
 	groups, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -58,11 +59,11 @@ func Throttled() (most time.Duration) {
 var ownGroups struct {
 	sync.Mutex
 
-	text  string   // of /proc/self/cgroup
-	files []string // for this text
+	text  string   // of /proc/self/cgroup, when it was last read
+	files []string // the files cpu.stat of the groups in text
 }
 
-// throttledOf returns the time in a file cpu.stat of either version of control groups.
+// throttledOf returns the throttled time in the text of a file cpu.stat, of either version of control groups.
 func throttledOf(text string) time.Duration {
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
@@ -78,7 +79,7 @@ func throttledOf(text string) time.Duration {
 	return 0
 }
 
-// quota returns the smallest quota of the groups and their ancestors. groups and mounts are the texts of
+// quota returns the smallest quota of this process's groups and their ancestors. groups and mounts are the texts of
 // /proc/self/cgroup and /proc/self/mountinfo.
 func quota(groups, mounts string, read func(name string) string) (least float64) {
 	eachGroup(groups, mounts, controllerCPU, func(dir string, second bool) {
@@ -95,8 +96,8 @@ const (
 	controllerMemory = "memory"
 )
 
-// eachGroup calls f for the directories of the groups of a controller and their ancestors. The argument second of f is true for
-// control groups of version 2.
+// eachGroup calls f with the directory of each group that the text groups has for the controller, and of its ancestors. The
+// argument second of f is true for control groups of version 2.
 func eachGroup(groups, mounts, controller string, f func(dir string, second bool)) {
 	for line := range strings.Lines(groups) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -114,7 +115,7 @@ func eachGroup(groups, mounts, controller string, f func(dir string, second bool
 		}
 		below, ok := strings.CutPrefix(group, strings.TrimSuffix(root, "/"))
 		if !ok || below != "" && below[0] != '/' || strings.HasPrefix(below, "/..") {
-			below = "" // the path of another namespace
+			below = "" // group is the path in another cgroup namespace
 		}
 		for dir := path.Join(point, below); ; dir = path.Dir(dir) {
 			f(dir, second)
@@ -125,8 +126,8 @@ func eachGroup(groups, mounts, controller string, f func(dir string, second bool
 	}
 }
 
-// mountPoint returns where the hierarchy with the controller is mounted (point), and which of its groups is the root of
-// this mount (root). The parameter second is true for control groups of version 2.
+// mountPoint returns the directory where the hierarchy with the controller is mounted (point), and the group that is the root
+// of this mount (root); "" if it is not mounted. The parameter second is true for control groups of version 2.
 func mountPoint(mounts, controller string, second bool) (root, point string) {
 	const (
 		rootField, pointField           = 3, 4

@@ -16,14 +16,14 @@ var buffers = sync.Pool{New: func() any {
 	return &b
 }}
 
-// readFile returns the contents of a small /proc file as a string. It does not use package os. These files cannot be
-// polled, and the runtime's attempt to do so costs as much as reading them.
+// readFile returns the contents of a small /proc file as a string. It does not use package os, which would try to poll the
+// file: /proc files cannot be polled, and the attempt costs as much as reading them.
 func readFile(name string) (string, error) { return readBy(name, readSmall) }
 
 // readLarge is readFile for the files that are large for some processes: maps and children.
 func readLarge(name string) (string, error) { return readBy(name, readAll) }
 
-// readFileOnce is readFile for a file that the kernel writes in one piece.
+// readFileOnce is readFile for a file whose whole content the kernel returns in one read.
 func readFileOnce(name string) (string, error) { return readBy(name, readWhole) }
 
 // readBy opens a file and reads it into reusable memory.
@@ -49,7 +49,7 @@ func readBy(name string, from func(fd int, p []byte) ([]byte, error)) (string, e
 	return text, nil
 }
 
-// readWhole reads a file by one call.
+// readWhole reads a file by one call of read(2). The error is ErrFormat if the file does not fit into the capacity of p.
 func readWhole(fd int, p []byte) ([]byte, error) {
 	for {
 		n, err := unix.Read(fd, p[:cap(p)])
