@@ -15,7 +15,7 @@ func (s *session) release() bool {
 		s.unblock()
 	}
 	begin, nap := s.clock(), firstNap
-	s.doubtful = s.doubtful || s.dumping // a detach would need a stop, which would end the core file
+	s.doubtful = s.doubtful || s.dumping // a detach would need a stop of the target, which would end its core file
 	for !s.dumping && s.drain() > 0 {
 		if s.clock()-begin > drainTime {
 			s.doubtful = true
@@ -31,14 +31,14 @@ func (s *session) release() bool {
 	return !s.doubtful
 }
 
-// sleep sleeps for nap ns in a system call of which the Go scheduler knows. The method doze does the same without the
+// sleep sleeps for nap ns in a system call that the Go scheduler knows about. The method doze does the same without the
 // scheduler's knowledge.
 func (s *session) sleep(nap int64) {
 	t := unix.NsecToTimespec(nap)
 	_ = unix.Nanosleep(&t, nil)
 }
 
-// drain stops, detaches and reaps as many threads as possible, and returns how many are left.
+// drain stops and detaches the attached threads, and reaps those that have ended. It returns how many are still attached.
 func (s *session) drain() (left int) {
 	for i := range s.tracees {
 		t := &s.tracees[i]
@@ -66,7 +66,7 @@ func (s *session) drain() (left int) {
 	return left
 }
 
-// reapExit reaps a thread that has ended. It does not reap a child of this very process, because the code that
+// reapExit reaps a thread that has ended. It does not reap a target that is a child of this process, because the code that
 // started the child waits for it.
 //
 //go:nosplit
@@ -75,8 +75,8 @@ func (s *session) reapExit(t *tracee) {
 	t.reap(s.own && t.tid == s.call.target.PID)
 }
 
-// reapExited reaps the threads that do not stop because they have ended. The kernel reports the end of a main thread
-// after the ends of all other threads. Unreaped threads block it.
+// reapExited reaps the threads that do not stop because they have ended. The kernel reports the end of a main thread only
+// after all other threads were reaped.
 //
 //go:nosplit
 //go:norace
@@ -92,14 +92,14 @@ func (s *session) reapExited() {
 	}
 }
 
-// fileText has room for the path of a thread's stat file, and for the needed part of its content.
+// fileText has memory for the path of a thread's stat file, and for the part of its content up to the state.
 type fileText struct {
 	path [64]byte
 	text [256]byte
 }
 
-// state returns the state of a thread like process.ReadTaskStat, which may not be called here. It is 0 if the state
-// cannot be read.
+// state returns the state of a thread, as Stat.State has it, or 0 if it cannot be read. It replaces process.ReadTaskStat, which
+// is not nosplit and must not be called while the target is stopped.
 //
 //go:nosplit
 //go:norace
@@ -133,7 +133,7 @@ func (f *fileText) state(pid, tid int) byte {
 //go:norace
 func (f *fileText) add(n int, text string) int {
 	for i := range len(text) {
-		f.path[n] = text[i] // the race detector has its own way of copy
+		f.path[n] = text[i] // not copy: the race detector would instrument it
 		n++
 	}
 	return n

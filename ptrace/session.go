@@ -26,10 +26,10 @@ const (
 type step string
 
 const (
-	stepMapped  step = "mapped"  // maps have been read, nothing is attached
-	stepSeized  step = "seized"  // attached, not interrupted
-	stepWaiting step = "waiting" // interrupted, did not stop yet
-	stepDone    step = "done"    // detached
+	stepMapped  step = "mapped"  // the mappings have been read, no thread is attached
+	stepSeized  step = "seized"  // the threads are attached, but not interrupted
+	stepWaiting step = "waiting" // the threads are interrupted, but have not stopped yet
+	stepDone    step = "done"    // the threads are detached
 )
 
 // session is the state of one capture on its thread: the attached threads, and the memory for the copies. It is
@@ -38,9 +38,9 @@ type session struct {
 	call    *captureCall
 	before  process.Stat
 	maps    []process.Mapping
-	spans   []snapshot.Span        // of maps; shared with layout
-	layout  *snapshot.MapsSnapshot // of maps
-	known   bool                   // layout is from the caller: maps were not read
+	spans   []snapshot.Span        // spans of maps; shared with layout
+	layout  *snapshot.MapsSnapshot // has maps
+	known   bool                   // layout is Options.MapsSnapshot: this capture has not read the mappings
 	tracees []tracee
 	leftOut int
 	own     bool // the target is a child of this process
@@ -61,12 +61,12 @@ type session struct {
 	coroutines coroutines
 
 	// lastRunning is when all threads were last known to run. firstStop is the earliest possible time of the first
-	// stop, seen the time of its detection, and end the time of the last detach. All are in ns; 0: not yet.
+	// stop, seen the time when that stop was detected, and end the time of the last detach. All are in ns; 0: not yet.
 	lastRunning, firstStop, seen, end int64
 	now                               timespec
 
 	// patience is how long to poll for the stop before the next nap, nap is the length of this nap, both in ns. tries
-	// is the number of polls so far. until is the time, as from clock, at which stopAndCopyNoSched returns.
+	// is the number of polls so far. until is the time, of the method clock, at which stopAndCopyNoSched returns.
 	patience, nap int64
 	tries         int
 	until         int64
@@ -78,7 +78,7 @@ type session struct {
 	blocking      bool    // signals are blocked
 	exact         bool    // the thread's timer slack was changed
 	urgent        bool    // the thread has real-time priority
-	policy        uintptr // the thread's scheduling policy before
+	policy        uintptr // the thread's scheduling policy before raisePriority
 	doubtful      bool    // a thread may be attached that cannot be detached, or is not among the tracees
 }
 
@@ -102,7 +102,7 @@ func newSession(f *captureCall) *session {
 	return s
 }
 
-// recycle keeps the session for another capture, up to a limit.
+// recycle keeps the session for another capture, unless the channel sessions is full.
 func (s *session) recycle() {
 	s.reset()
 	s.call = nil
@@ -117,7 +117,7 @@ func (s *session) recycle() {
 	}
 }
 
-// reset forgets the last capture.
+// reset removes the data of the previous capture.
 func (s *session) reset() {
 	clear(s.tracees)
 	s.tracees = s.tracees[:0]
@@ -134,7 +134,7 @@ func (s *session) hook(at step) {
 	}
 }
 
-// capture does the whole work. Threads that are still attached when it returns must be detached by release.
+// capture makes the snapshot. The caller must call release, which detaches the threads that are still attached after an error.
 func (s *session) capture() (*snapshot.Snapshot, error) {
 	s.reset()
 	if err := s.prepare(); err != nil {
@@ -166,7 +166,7 @@ func (s *session) capture() (*snapshot.Snapshot, error) {
 	return s.snapshot()
 }
 
-// prepare reads all data that can be read before a thread is attached.
+// prepare reads the target's state and mappings, and allocates the memory for the copies, before a thread is attached.
 func (s *session) prepare() error {
 	pid := s.call.target.PID
 	if l := s.call.options.MapsSnapshot; l != nil && l.Stat().PID == pid && !s.call.options.AllThreads {
@@ -189,7 +189,7 @@ func (s *session) prepare() error {
 	return s.arena.reserve(s.call.options.MaxStack, stacks)
 }
 
-// readTarget reads what /proc has of the target, and its mappings.
+// readTarget reads the target's stat file and its mappings.
 func (s *session) readTarget(pid int) (err error) {
 	if s.before, err = process.ReadTarget(pid); err != nil {
 		return err
@@ -225,7 +225,7 @@ func (s *session) readMaps(tid int) error {
 	return nil
 }
 
-// use sets the mappings of the process.
+// use makes l the mappings of the session.
 func (s *session) use(l *snapshot.MapsSnapshot) { s.layout, s.maps, s.spans = l, l.Maps(), l.Spans() }
 
 // readMapsBy reads the mappings through the first thread that has not ended. An ended thread shows no mappings.
@@ -306,6 +306,6 @@ func (s *session) thread(t *tracee, snap *snapshot.Snapshot) snapshot.Thread {
 	return result
 }
 
-// mayHold reports whether ProbeReadable is worth its time for the target: a thread may hold the lock of the address
-// space while others wait for it. A process with a single thread, not in uninterruptible sleep, has no such thread.
+// mayHold reports whether capture should call ProbeReadable: a thread of the target may have locked the address space while
+// others wait for the lock. This is impossible with a single thread that is not in uninterruptible sleep.
 func (s *session) mayHold() bool { return s.before.Threads > 1 || s.before.State == 'D' }

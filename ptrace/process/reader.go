@@ -17,8 +17,8 @@ type Piece struct {
 // maxPieces is the largest number of ranges in one call of process_vm_readv(2), IOV_MAX.
 const maxPieces = 1024
 
-// readPieces copies the pieces, one after the other, into p. It may never return: see ProbeReadable. The error is the
-// kernel's, or EFAULT if a piece cannot be read completely.
+// readPieces copies the pieces of a process's memory, one after the other, into p. It may never return: see ProbeReadable.
+// The error is the kernel's, or EFAULT if a piece cannot be read completely.
 func readPieces(pid int, p []byte, pieces []Piece) error {
 	remote := make([]unix.RemoteIovec, 0, min(len(pieces), maxPieces))
 	for len(pieces) > 0 {
@@ -55,7 +55,7 @@ type Memory struct {
 	mu     sync.Mutex
 	probed bool
 	lost   bool
-	room   []byte // a read that did not end in time keeps it
+	room   []byte // memory into which reads copy; nil after a lost read, which may still write to it
 }
 
 // NewMemory returns a reader for a process.
@@ -64,7 +64,7 @@ func NewMemory(pid int) *Memory { return &Memory{pid: pid} }
 // atOnce is the number of bytes to read with one timeout. The kernel copies them in well under a millisecond.
 const atOnce = 1 << 20
 
-// Read is ReadMemory with the timeout ReadTimeout for each MiB. ErrUnreachable is possible, too.
+// Read is ReadMemory with the timeout ReadTimeout for each MiB. After a timeout, the error is ErrUnreachable.
 func (m *Memory) Read(addr uint64, p []byte) (n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -93,8 +93,9 @@ func (m *Memory) readPart(addr uint64, p []byte) (int, error) {
 	return copy(p, own[:read]), failed
 }
 
-// ReadPieces copies pieces of memory, one after the other, into p, with one system call for 1,024 pieces. p has the
-// length of all pieces. The error is the kernel's, EFAULT if a piece cannot be read whole, or ErrUnreachable.
+// ReadPieces copies pieces of memory, one after the other, into p, with one system call for each 1,024 pieces. The length of p
+// must be the sum of the pieces' lengths. The error is the kernel's, EFAULT if a piece cannot be read completely, or
+// ErrUnreachable after the timeout.
 func (m *Memory) ReadPieces(p []byte, pieces []Piece) error {
 	if len(p) == 0 {
 		return nil
@@ -110,7 +111,7 @@ func (m *Memory) ReadPieces(p []byte, pieces []Piece) error {
 	return failed
 }
 
-// space returns memory for one read.
+// space returns memory into which one read can copy size bytes.
 func (m *Memory) space(size int) []byte {
 	if len(m.room) < size {
 		m.room = make([]byte, size)
@@ -127,7 +128,7 @@ func (m *Memory) within(read func()) bool {
 	probed := m.probed
 	if !WithTimeout(m.pid, func() {
 		if !probed {
-			ProbeReadable(m.pid) // a program can end while it waits for this
+			ProbeReadable(m.pid) // this process can be killed while it waits for this
 		}
 		read()
 	}, func() {}) {
@@ -138,8 +139,8 @@ func (m *Memory) within(read func()) bool {
 	return true
 }
 
-// MemoryOf returns a reader of a process's memory for a function that runs in WithTimeout, Each, or another goroutine
-// that its caller leaves behind. Its reads have no timeout.
+// MemoryOf reads the memory of the process with this id, without a timeout. It is for functions that run in WithTimeout, in
+// Each, or in another goroutine for which its caller waits with a timeout.
 type MemoryOf int
 
 // Read is ReadMemory.
@@ -153,14 +154,14 @@ func (pid MemoryOf) ReadPieces(p []byte, pieces []Piece) error {
 // patienceForAll is how long one call of Each waits for processes whose memory does not arrive, in all.
 const patienceForAll = 8 * ReadTimeout
 
-// Each calls the function read for each process, one after the other, and then the function take with the result. read
-// runs in another goroutine and gets a reader of the process's memory. If read does not end in time, its goroutine is
-// left behind, and take is not called for this process. Each continues with the next process in a new goroutine. So
+// Each calls the function read for each process, one after the other, and passes its result to the function take. read
+// runs in another goroutine and gets a reader of the process's memory. If read does not end in time, Each does not wait for
+// it any longer, and does not call take for this process. It continues with the next process in a new goroutine. So
 // read must share nothing with other calls of read or with the caller, except the values that it returns.
 //
-// Each returns the processes that were left out: their memory did not arrive, an earlier read of the process still
-// waits, or Each had waited for other processes for more than two seconds. A call starts one goroutine if all processes
-// respond.
+// Each returns the processes for which it did not call take: read did not end in time, an earlier read of the process still
+// blocks, or Each had already waited for other processes for patienceForAll. If all processes respond, a call of Each starts
+// only one goroutine.
 func Each[T any](pids []int, read func(pid int, memory MemoryOf) T, take func(pid int, value T)) (unreachable []int) {
 	waited := time.Duration(0)
 	for len(pids) > 0 {
@@ -184,7 +185,7 @@ func Each[T any](pids []int, read func(pid int, memory MemoryOf) T, take func(pi
 type run[T any] struct {
 	pids    []int
 	values  chan result[T]
-	left    chan struct{} // closed when the caller has left the goroutine behind
+	left    chan struct{} // closed when the caller does not wait for the goroutine any longer
 	skipped []int
 	thread  readingThread
 }
@@ -222,7 +223,8 @@ func startRun[T any](pids []int, read func(pid int, memory MemoryOf) T) *run[T] 
 	return r
 }
 
-// readOne reads one process, whose turn has begun, and ends the turn.
+// readOne calls read for one process, for which the caller has called Guard.begin, and calls Guard.End. problem is the value of
+// a panic in read.
 func readOne[T any](pid int, read func(pid int, memory MemoryOf) T) (value T, problem any) {
 	defer func() {
 		problem = recover()
@@ -232,10 +234,10 @@ func readOne[T any](pid int, read func(pid int, memory MemoryOf) T) (value T, pr
 	return read(pid, MemoryOf(pid)), nil
 }
 
-// follow passes the values to the function take until all have arrived, or a value does not arrive in time. The result
-// done is the number of values, and waited is how long it has waited for the missing value.
+// follow passes the values of the processes to the function take until all have arrived, or a value does not arrive in time.
+// done is the number of values that arrived, and waited is how long follow has waited for the missing value.
 func (r *run[T]) follow(take func(pid int, value T)) (done int, waited time.Duration) {
-	const most = 2 * ReadTimeout // for the read of another caller, and for this one
+	const most = 2 * ReadTimeout // the goroutine may first have to wait for another caller's read of the process
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	for i, pid := range r.pids {
@@ -255,8 +257,8 @@ func (r *run[T]) follow(take func(pid int, value T)) (done int, waited time.Dura
 	return len(r.pids), 0
 }
 
-// useLate waits longer for a value, as long as the thread that reads it does not block. It reports whether the value
-// has arrived.
+// useLate waits longer for a value, up to busyTimeout, as long as the reading thread is not blocked. It reports whether the
+// value has arrived.
 func (r *run[T]) useLate(pid int, began time.Time, take func(pid int, value T)) bool {
 	for time.Since(began) < busyTimeout {
 		select {

@@ -17,7 +17,7 @@ import (
 // that differs only in these groups.
 type Rights struct {
 	UID, GID  [4]int // real, effective, saved, file system
-	Permitted uint64 // capabilities
+	Permitted uint64 // permitted capabilities
 	// UserNamespace is the number of the user namespace. Equal ids and capabilities in different namespaces are
 	// different rights.
 	UserNamespace uint64
@@ -30,8 +30,8 @@ type Rights struct {
 	Raised bool
 }
 
-// ReadRights reads the rights of a process. The error is ErrExited, also for a process that is ending, or a
-// PermissionError if this process may not examine it. With the latter, ids, capabilities and Undumpable are valid.
+// ReadRights reads the rights of a process. The error is ErrExited if the process has ended or is ending, or a
+// PermissionError if this process may not examine it. With a PermissionError, ids, capabilities and Undumpable are valid.
 func ReadRights(pid int) (Rights, error) {
 	status, err := ReadStatus(pid)
 	if err != nil {
@@ -47,7 +47,7 @@ func rightsOf(pid int, status *Status) (r Rights, err error) {
 	}
 	r = Rights{UID: status.UID, GID: status.GID, Permitted: status.CapPrm, Undumpable: undumpable(status)}
 	if r.Undumpable && IsEnding(pid, pid) {
-		return Rights{}, Exited(pid) // the files in /proc of a process without memory belong to root too
+		return Rights{}, Exited(pid) // it is dumpable: its files in /proc belong to root because it has lost its memory
 	}
 	if r.UserNamespace, err = Namespace(pid, "user"); err != nil {
 		return r, ReadError(pid, pid, err)
@@ -66,7 +66,7 @@ func rightsOf(pid int, status *Status) (r Rights, err error) {
 	return Rights{}, Failed(pid, "read its rights", err)
 }
 
-// raises reports whether the execution of a file can add rights to those of its user.
+// raises reports whether the execution of a file can give a process more rights than its user has.
 func raises(file string) (bool, error) {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -85,8 +85,8 @@ func raises(file string) (bool, error) {
 	return false, err
 }
 
-// Plain returns a PermissionError if a postmaster with these rights has more than the rights of its user and group.
-// Only with plain rights can the rights of its children be compared with them.
+// Plain returns a PermissionError if a postmaster with these rights has more rights than the user uid and the group gid give
+// it. In this case, the caller must not compare the rights of its children with them.
 func (r *Rights) Plain(pid, uid, gid int) error {
 	for i := range r.UID {
 		switch {
@@ -102,7 +102,7 @@ func (r *Rights) Plain(pid, uid, gid int) error {
 	return nil
 }
 
-// Verify returns nil if a process has the rights r now, else a PermissionError, or an error of ReadRights.
+// Verify returns nil if a process has the rights r now. Otherwise it returns a PermissionError, or an error of ReadRights.
 func (r *Rights) Verify(pid int) error {
 	status, err := ReadStatus(pid)
 	if err != nil {
@@ -117,14 +117,14 @@ func (r *Rights) VerifyStatus(pid int, status *Status) error {
 	return r.compare(pid, &now, denied)
 }
 
-// VerifyProof is Verify with the rights that the process had at the time of the proof.
+// VerifyProof is Verify with the rights that the process had at the time of the proof p.
 func (r *Rights) VerifyProof(p *Proof) error {
 	now, denied := p.Rights()
 	return r.compare(p.pid, &now, denied)
 }
 
-// compare compares r with the rights of a process. The parameter now has these rights, and denied is the error of
-// reading them.
+// compare does the work of Verify. The parameter now has the present rights of the process, and denied is the error of reading
+// them, or nil.
 func (r *Rights) compare(pid int, now *Rights, denied error) error {
 	if denied != nil && !errors.Is(denied, ErrNotPermitted) || denied != nil && *now == (Rights{}) {
 		return denied

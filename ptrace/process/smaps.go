@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Rollup is the memory of a process as /proc/PID/smaps_rollup has it, in bytes.
+// Rollup has the sizes of a process's memory in /proc/PID/smaps_rollup, in bytes. Beside a field is the name there.
 type Rollup struct {
 	Resident     uint64 // Rss
 	Proportional uint64 // Pss
@@ -14,7 +14,7 @@ type Rollup struct {
 	PrivateDirty uint64
 	Anonymous    uint64
 	Swap         uint64
-	SharedMemory uint64 // resident pages that others may have, too
+	SharedMemory uint64 // Resident without PrivateClean and PrivateDirty: pages that other processes have, too
 }
 
 // ReadRollup reads how much memory a process uses. The kernel walks all of its page tables for this, which takes some

@@ -8,8 +8,8 @@ import (
 
 // Bits of Stat.Flags (include/linux/sched.h).
 const (
-	// Exiting (PF_EXITING): the thread is ending. It has lost its memory and its stack, or is about to lose them, and
-	// looks alive until this is done.
+	// Exiting (PF_EXITING): the thread is ending. It has lost its memory and its stack, or is about to lose them. Its
+	// State is still that of a live thread until this is done.
 	Exiting = 0x00000004
 	// dumpsCore (PF_DUMPCORE): the thread has begun to write a core file.
 	dumpsCore = 0x00000200
@@ -56,10 +56,10 @@ func StartTicks(sinceBoot uint64) uint64 {
 // tick is the unit of Stat.StartTime in ns: USER_HZ is 100 on all supported architectures.
 const tick = 10_000_000
 
-// SinceBoot converts Stat.StartTime to the time between the boot and the start.
+// SinceBoot converts Stat.StartTime to the time between the boot of the host and the start of the process.
 func SinceBoot(startTime uint64) time.Duration { return time.Duration(startTime) * tick }
 
-// ReadStat reads the stat file of a process. Values that exist per thread belong to its main thread.
+// ReadStat reads the stat file of a process. Values that each thread has separately are those of the main thread.
 func ReadStat(pid int) (Stat, error) {
 	if text, ok := readKept(pid, keptStat); ok {
 		if s, err := ParseStat(text); err == nil {
@@ -108,7 +108,7 @@ func ParseStat(text string) (Stat, error) {
 	return s, nil
 }
 
-// numbers takes the numeric fields; index = field number of the manual page less 3.
+// numbers parses the numeric fields, and reports whether all are valid. The index in f is the number in the manual page less 3.
 func (s *Stat) numbers(f *[37]string) bool {
 	ppid, err1 := strconv.ParseUint(f[1], 10, 31)
 	flags, err2 := strconv.ParseUint(f[6], 10, 32)
@@ -122,7 +122,7 @@ func (s *Stat) numbers(f *[37]string) bool {
 	return err1 == nil && err2 == nil && err3 == nil && err4 == nil && err5 == nil && err6 == nil && err7 == nil
 }
 
-// split cuts blank-separated fields into f and returns how many there were, at most len(f).
+// split stores the blank-separated fields of a text in f. It returns how many it stored, at most len(f).
 func split(text string, f []string) int {
 	for i := range f {
 		field, rest, found := strings.Cut(text, " ")

@@ -9,7 +9,7 @@ import (
 type Status struct {
 	Name      string // as Stat.Comm, with line feeds and backslashes escaped
 	State     byte   // as Stat.State
-	TGID      int    // the process; differs from PID when PID is the id of another thread than the main one
+	TGID      int    // the process id; differs from PID if PID is the id of a thread other than the main thread
 	PID       int
 	PPID      int
 	TracerPID int    // process id of the tracer; 0: none, or a tracer outside this PID namespace
@@ -22,10 +22,11 @@ type Status struct {
 	SigCgt    uint64 // signals with a handler: bit 0 is signal 1
 	SigIgn    uint64 // ignored signals
 
-	// Anonymous is the resident memory of no file, and Swapped the memory in swap space, in bytes; 0 for kernel threads.
+	// Anonymous is the size of the resident anonymous memory, and Swapped of the memory in swap space, in bytes; 0 for kernel
+	// threads.
 	Anonymous, Swapped uint64
 
-	// VoluntarySwitches and InvoluntarySwitches count how often the (main) thread left the CPU.
+	// VoluntarySwitches and InvoluntarySwitches count how often the thread, or the process's main thread, left the CPU.
 	VoluntarySwitches, InvoluntarySwitches uint64
 }
 
@@ -72,14 +73,15 @@ func ParseStatus(text string) (Status, error) {
 		}
 		text = rest
 	}
-	const required = 8 // Name, State, Tgid, Pid, PPid, TracerPid, Uid, Gid: in every kernel
+	const required = 8 // Name, State, Tgid, Pid, PPid, TracerPid, Uid, Gid: every kernel writes these lines
 	if seen < required {
 		return Status{}, formatError("status", "too few lines")
 	}
 	return s, nil
 }
 
-// set processes one line. known reports whether every status file has this line.
+// set stores the value of one line. known reports whether it is one of the lines that every status file has; ok is false for
+// an invalid value.
 func (s *Status) set(key, value string) (known, ok bool) {
 	switch key {
 	case "Name":

@@ -7,24 +7,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Target is the process to capture. All fields except PID guard against a reuse of the id by another process. Capture
-// checks them while the process cannot end.
+// Target is the process to capture. The fields after PID guard against a reuse of the id by another process. Capture
+// compares them with the process while it is attached to the process, so that the id cannot pass to another one.
 type Target struct {
 	PID       int
 	StartTime uint64  // as process.Stat.StartTime; 0: any
 	PPID      int     // 0: any
 	UID       int     // real, effective and saved user; -1: any. Mind that the zero value is root.
-	Held      *Handle // only this process; nil: any. The caller must not release it before the call returns.
-	// Rights are the rights that the process must have. Set it if the request is another user's, because this process
-	// may have capabilities that the user lacks. nil: any.
+	Held      *Handle // the expected process; nil: any. The caller must not release it before the capture returns.
+	// Rights are the rights that the process must have; nil: any. Set them if another user has requested the capture,
+	// because this process may have capabilities that the user lacks.
 	Rights *Rights
-	// Proof, as long as its Holds is true, replaces reads of the process's state and rights; nil: none.
+	// Proof has the state and the rights of the process. As long as Proof.Holds returns true, they are not read again;
+	// nil: no proof.
 	Proof *Proof
 }
 
 const maxPID = 1<<31 - 1
 
-// CheckPID refuses numbers that cannot be the id of a process that this process may trace.
+// CheckPID returns ErrInvalidPID, ErrSelf or ErrExited for a number that is not the id of another live process.
 func CheckPID(pid int) error {
 	switch {
 	case pid <= 0 || pid > maxPID:
@@ -32,7 +33,7 @@ func CheckPID(pid int) error {
 	case pid == unix.Getpid():
 		return fmt.Errorf("process %d: %w", pid, ErrSelf)
 	}
-	// Signal 0 only checks whether pid exists: is it the main thread of a process?
+	// Signal 0 only checks whether pid is the id of a process's main thread.
 	if err := unix.Tgkill(pid, pid, 0); !errors.Is(err, unix.ESRCH) {
 		return nil
 	}
@@ -46,7 +47,8 @@ func CheckPID(pid int) error {
 	return fmt.Errorf("process %d: %w: it is a thread of process %d", pid, ErrInvalidPID, status.TGID)
 }
 
-// ReadTarget reads the process's state, and returns an error if the process cannot be stopped.
+// ReadTarget reads the process's stat file. It returns an error if the process cannot be captured: it has ended, is a kernel
+// thread, or is not visible in /proc.
 func ReadTarget(pid int) (Stat, error) {
 	stat, err := ReadStat(pid)
 	switch {
@@ -79,21 +81,23 @@ func CheckMainThread(stat *Stat) error {
 //go:norace
 func IsDead(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
 
-// IsEnding reports whether a thread that does not look dead yet is exiting. After a process has lost its memory, the
-// kernel gives its /proc files to root, and denies accesses that it would have allowed before.
+// IsEnding reports whether a thread is exiting or gone, even if IsDead is false for its state. After an exiting process has lost
+// its memory, the kernel gives its /proc files to root, and denies accesses that it would have allowed before.
 func IsEnding(pid, tid int) bool {
 	stat, err := ReadTaskStat(pid, tid)
 	return errors.Is(err, ErrGone) || err == nil && stat.Flags&Exiting != 0
 }
 
-// KernelPlace returns where in the kernel a thread sleeps. Results that the kernel does not show are empty.
+// KernelPlace returns where in the kernel a thread sleeps: see WaitChannel and KernelStack. A result that the kernel does not
+// show is empty.
 func KernelPlace(pid, tid int) (channel string, stack []string) {
 	channel, _ = WaitChannel(pid, tid)
 	stack, _ = KernelStack(pid, tid)
 	return channel, stack
 }
 
-// Identify returns a RecycledError if a process is not the target.
+// Identify returns an error if a process is not the target: the errors of Compare and CompareUser. now is its present stat
+// file.
 func (t *Target) Identify(now *Stat) error {
 	if err := t.Compare(now); err != nil {
 		return err
@@ -101,7 +105,7 @@ func (t *Target) Identify(now *Stat) error {
 	return t.CompareUser()
 }
 
-// Compare returns a RecycledError if start time or parent differ from the target's.
+// Compare returns a RecycledError if the start time or the parent in now differs from the target's.
 func (t *Target) Compare(now *Stat) error {
 	switch {
 	case t.StartTime != 0 && now.StartTime != t.StartTime:

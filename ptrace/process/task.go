@@ -13,13 +13,13 @@ import (
 // Syscall is the content of /proc/PID/task/TID/syscall (proc_pid_syscall(5)).
 type Syscall struct {
 	Running bool // on the CPU or waiting for it: the other fields are unset
-	Number  int  // system call, -1 when blocked outside of one (a page fault)
+	Number  int  // system call; -1 if the thread is blocked outside of one (a page fault)
 	// Args are the call's arguments from the registers; all zero when Number is -1.
 	Args   [6]uint64
-	SP, PC uint64 // of the user mode, where it will resume
+	SP, PC uint64 // stack pointer and program counter with which the thread will resume in user mode
 }
 
-// ReadSyscall returns the system call in which a thread waits. It needs the right to trace the process.
+// ReadSyscall returns the system call in which a thread waits. This process needs the right to trace the thread's process.
 func ReadSyscall(pid, tid int) (Syscall, error) {
 	if pid == tid {
 		if text, ok := readKept(pid, keptSyscall); ok {
@@ -63,7 +63,7 @@ func ParseSyscall(text string) (Syscall, error) {
 	return s, nil
 }
 
-// KernelStack returns where in the kernel a thread sleeps, innermost first, as symbol+offset/size. Reading it
+// KernelStack returns the frames of a sleeping thread in the kernel, innermost first, as symbol+offset/size. Reading them
 // requires CAP_SYS_ADMIN.
 func KernelStack(pid, tid int) ([]string, error) {
 	text, err := readFile(taskPath(pid, tid, "stack"))
@@ -101,9 +101,9 @@ func Threads(pid int) ([]int, error) {
 	return numbers(procPath(pid, "task"))
 }
 
-// LiveThread returns a thread that shows the memory and the files of a process. It is the main thread, or another one
-// if the main thread has exited. /proc/PID/maps, exe, root and mem belong to the main thread, and are empty after its
-// end.
+// LiveThread returns the id of a thread through which the memory and the files of a process can be read. It is the main
+// thread, or another live thread if the main thread has exited. /proc/PID/maps, exe, root and mem belong to the main thread,
+// and are empty after its end.
 func LiveThread(pid int) int {
 	main, err := ReadStat(pid)
 	if err != nil || main.Threads <= 1 || main.State != 'Z' && main.State != 'X' {
@@ -169,8 +169,8 @@ func Namespace(pid int, kind string) (uint64, error) {
 }
 
 // Children lists the child processes of all threads of a process in ascending order. The list of a running process
-// may be incomplete. A child that ends while the kernel walks the list can hide its successors. To verify one child,
-// read its PPID.
+// may be incomplete, because a child that ends while the kernel writes the list can hide the children after it. To find out
+// whether one process is a child, read its PPID.
 func Children(pid int) ([]int, error) {
 	threads, err := Threads(pid)
 	if err != nil {
@@ -200,7 +200,8 @@ func Children(pid int) ([]int, error) {
 	return children, nil
 }
 
-// childrenByScan replaces the children files of kernels without them (built without CONFIG_PROC_CHILDREN).
+// childrenByScan lists the children on kernels without children files (built without CONFIG_PROC_CHILDREN), by reading the
+// parent of every process.
 func childrenByScan(parent int) ([]int, error) {
 	if _, err := ReadStat(parent); err != nil {
 		return nil, err
@@ -218,8 +219,8 @@ func childrenByScan(parent int) ([]int, error) {
 	return children, nil
 }
 
-// Owner returns the owner of the process's directory: the effective user, or root. It is root if the process may not
-// be dumped or traced by its own user (PR_SET_DUMPABLE in prctl(2)).
+// Owner returns the user id that owns the process's files in /proc: the effective user, or root. It is root if the process may
+// not be dumped or traced by its own user (PR_SET_DUMPABLE in prctl(2)).
 func Owner(pid int) (int, error) {
 	var st unix.Stat_t
 	name := procPath(pid, "ns") // not the directory itself, which always belongs to the effective user

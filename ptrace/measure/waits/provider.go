@@ -252,7 +252,8 @@ type Record struct {
 	Kind Kind
 	// At is the start of a wait. For other kinds it is the moment of the start or end.
 	At time.Time
-	// Took is the duration of a wait, or of the query that ended. It is 0 for other kinds.
+	// Took is the duration of a wait, or of the query or the executor run that ended. For the executor, Tracer leaves
+	// it 0: package waitevent computes it from the record of the start.
 	Took time.Duration
 	// Event is the number of a wait's event.
 	Event uint32
