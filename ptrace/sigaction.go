@@ -19,7 +19,7 @@ const (
 	maskSize    = 8 // of sigset_t in the kernel
 )
 
-// setAction calls rt_sigaction(2); action and before may be nil.
+// setAction sets the action for a signal and stores the previous one in before (rt_sigaction(2)). action and before may be nil.
 func setAction(sig unix.Signal, action, before *sigaction) error {
 	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(action)),
 		uintptr(unsafe.Pointer(before)), maskSize, 0, 0); errno != 0 {
@@ -28,10 +28,10 @@ func setAction(sig unix.Signal, action, before *sigaction) error {
 	return nil
 }
 
-// muteStops disables SIGCHLD for stops of tracees and children; SIGCHLD still comes when a child ends. Otherwise the
-// Go runtime's handler would run on another thread. It could take the processor away from the capture or the target
-// while the target is stopped. The handler itself stays. Each capture calls muteStops again, because os/signal sets
-// the handler again without the flag.
+// muteStops makes the kernel send no SIGCHLD to this process when a tracee or child stops; SIGCHLD still comes when a child
+// ends. Otherwise the Go runtime's handler would run on another thread. It could take the processor away from the capture
+// or the target while the target is stopped. The handler itself stays. Each capture calls muteStops, because os/signal can
+// set the handler again without the flag SA_NOCLDSTOP.
 func muteStops() {
 	var action sigaction
 	if err := setAction(unix.SIGCHLD, nil, &action); err != nil || action.flags&saNoCldStop != 0 {

@@ -31,8 +31,8 @@ func (s *session) stackAround(sp uint64) (start, end uint64, ok bool) {
 	return start, found.End, true
 }
 
-// readable reports whether the address is in a readable mapping. Maps from Options.MapsSnapshot may be old, and the
-// heap may have grown since. Then it returns true for any address between the first and the last mapping.
+// readable reports whether the address is in a readable mapping. With Options.MapsSnapshot, it returns true for any address
+// between the first and the last mapping, because the heap may have grown since those mappings were read.
 //
 //go:nosplit
 //go:norace

@@ -11,12 +11,12 @@ import (
 	"pg_stat_backtrace/ptrace/thread"
 )
 
-// This file contains the code that runs while the target is stopped. The Go scheduler sees it as one system call. The
-// call begins when the target has stopped, or after a third of a millisecond. No other goroutine then waits for this
-// thread, however long the target takes, and this thread waits for no goroutine.
+// This file contains the code that runs while the target is stopped. The Go scheduler sees it as one system call. This
+// call begins when the target has stopped, or if it has not stopped after a third of a millisecond. No other goroutine then
+// waits for this thread, however long the target takes, and this thread waits for no goroutine.
 //
-// Without this call, the goroutine would wait for a processor of the scheduler, behind all others, while the target
-// is stopped. And a wait for the disk would block one of the scheduler's processors. Such a wait may last for ever,
+// If the scheduler did not see it so, the goroutine would wait for one of the scheduler's processors, behind all others,
+// while the target is stopped. And a wait for the disk would block one of these processors. Such a wait may last for ever,
 // for example in process_vm_readv of a page that userfaultfd provides.
 //
 // All functions in such a call must be nosplit, because their stack cannot grow. They store no pointers, because the
@@ -25,14 +25,14 @@ import (
 
 const (
 	spinning  = int64(60 * time.Microsecond)  // how long the first poll for the stop lasts, without a sleep
-	idleSpin  = int64(200 * time.Microsecond) // the same if the target may run on a processor that sleeps: to wake it takes long
+	idleSpin  = int64(200 * time.Microsecond) // like spinning, if a processor is idle: the target may need long to wake it
 	retrySpin = int64(5 * time.Microsecond)   // how long a poll after a sleep lasts: the target may need this processor
 	firstNap  = int64(20 * time.Microsecond)  // the first sleep; each further sleep is twice as long
 	lastNap   = int64(1 * time.Millisecond)   // the longest sleep
 	maxStall  = int64(50 * time.Millisecond)  // how long stopped threads wait for others that do not stop
 	drainTime = int64(100 * time.Millisecond) // how long to try to stop threads that must be detached
 
-	// The longest nap that bypasses the scheduler: 0.3 ms together with the naps before it.
+	// The longest nap before the scheduler sees a system call. With all naps before it, it takes 0.3 ms.
 	lastHeldNap = int64(160 * time.Microsecond)
 )
 
@@ -57,7 +57,7 @@ func (s *session) stopAndCopy() error {
 		s.patience = idleSpin // several threads may need this processor too
 	}
 	if (s.urgent || runtime.NumCPU() == 1) && s.processor == currentProcessor() {
-		s.patience = retrySpin // it cannot stop while this thread is on the processor that it needs
+		s.patience = retrySpin // the target cannot stop while this thread is on the processor that the target needs
 	}
 	s.until = s.clock() + int64(s.call.limit-time.Since(s.call.started))
 	for !s.stopAndCopyNoSched() {
@@ -70,10 +70,10 @@ func (s *session) stopAndCopy() error {
 	return nil
 }
 
-// stopAndCopyNoSched does the work of stopAndCopy. It returns false if the caller has to decide whether to continue.
-// The first checks come before entersyscall, because most targets stop soon. If a thread is in a system call for more
-// than 20 µs, the scheduler takes its processor away and wakes another thread to use it. At the end of the call, the
-// first thread has to get a processor again.
+// stopAndCopyNoSched does the work of stopAndCopy. It returns false if the threads have not stopped, and the caller has to
+// decide whether to continue. The first checks come before entersyscall, because most targets stop soon. If a thread is in a
+// system call for more than 20 µs, the scheduler takes its processor away and wakes another thread to use it. At the end of
+// the call, this thread would have to get a processor again.
 //
 //go:nosplit
 //go:norace
@@ -120,8 +120,8 @@ func (s *session) lookLater() bool {
 	return s.awaitStops()
 }
 
-// awaitStops interrupts the threads and polls for their stops for s.patience ns. It returns false if a thread still
-// runs, and true if the first stop was more than maxStall ago: the threads that have stopped are then enough.
+// awaitStops interrupts the threads and polls for their stops for s.patience ns. It returns true if no thread runs any more,
+// or if the first stop was more than maxStall ago: then only the threads that have stopped are copied.
 //
 //go:nosplit
 //go:norace
@@ -186,7 +186,7 @@ func (s *session) spin(patience int64) bool {
 	}
 }
 
-// block and unblock disable and enable signals, and with them the preemption of goroutines, for this thread.
+// block blocks signals for this thread, and unblock unblocks them. Without signals, the Go runtime cannot preempt the goroutine.
 //
 //go:nosplit
 //go:norace
@@ -243,7 +243,8 @@ func (s *session) copyAll() {
 	}
 }
 
-// copyPiece reads a piece of Options.Also through t, the main thread, if this is stopped.
+// copyPiece copies a piece of Options.Also through t, the main thread. It does nothing unless t is stopped, is a thread of the
+// target and still runs the same program.
 //
 //go:nosplit
 //go:norace
@@ -260,7 +261,7 @@ func (s *session) copyPiece(p *piece, t *tracee) {
 	t.stackAt = stackAt
 }
 
-// copyRegisters reads the registers of a stopped thread, and returns its stack pointer.
+// copyRegisters copies the registers of a stopped thread, and returns its stack pointer; false if this is not possible.
 //
 //go:nosplit
 //go:norace
@@ -306,7 +307,7 @@ func (s *session) copyOwnStack(t *tracee, sp uint64) bool {
 	return true
 }
 
-// copyFloating reads the floating point registers, where they are needed.
+// copyFloating copies the floating point registers. It is called only on architectures where unwinding needs them.
 //
 //go:nosplit
 //go:norace
@@ -317,7 +318,8 @@ func (t *tracee) copyFloating() {
 	t.hasFloat = errno == 0 && t.vector.length == snapshot.FloatingSize
 }
 
-// read appends memory of the target to the arena, as far as there is room and the memory is readable.
+// read copies memory of the target to the arena, as far as there is room and the memory is readable, and returns the number of
+// bytes. The caller adds it to s.arena.used.
 //
 //go:nosplit
 //go:norace
@@ -337,8 +339,8 @@ func (s *session) read(t *tracee, start, end uint64) int {
 	return int(n)
 }
 
-// doze gives up the CPU, perhaps to the target. It first reduces the thread's timer slack, whose default of 50 µs
-// would lengthen every nap.
+// doze sleeps for nap ns, so that the target can use the processor. The first call reduces the thread's timer slack, whose
+// default of 50 µs would lengthen every nap.
 //
 //go:nosplit
 //go:norace

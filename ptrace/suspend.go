@@ -17,13 +17,13 @@ const suspendWait = 10 * time.Second
 // until SIGCONT. If no process could continue it (an orphaned process group), it continues at once.
 //
 // Suspend first waits until no target is stopped, because the target would stay stopped as long as the program. It also
-// waits until no event interrupts a process repeatedly. New captures and samples wait meanwhile. The error is
-// thread.ErrBusy, or the error of a system call. The program was not stopped in these cases.
+// waits until no perf event for a sample interrupts a process. New captures and samples wait meanwhile. The error is
+// thread.ErrBusy, or the error of a system call. If there is an error, the program was not stopped.
 func Suspend() error { return thread.PauseWork(suspendWait, stopProgram) }
 
-// stopProgram stops the program by another stop signal of the terminal, which has the same default action as SIGTSTP.
-// The handler of SIGTSTP stays. A SIGTSTP may come as soon as the program is continued. Its default action would then
-// stop the program when captures have begun again.
+// stopProgram stops the program by SIGTTOU, which has the same default action as SIGTSTP. It does not use SIGTSTP itself, and
+// leaves its handler in place: a SIGTSTP may come as soon as the program is continued. Without the handler, it would stop
+// the program while captures run.
 func stopProgram() error {
 	runtime.LockOSThread() // a signal that a thread sends to itself is delivered before the call returns
 	defer runtime.UnlockOSThread()

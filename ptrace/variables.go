@@ -9,8 +9,8 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// This file reads the variables of ExtraReads, and their expected targets, in the system call that reads the stack.
-// Most of a pause is spent in system calls, and in their look-ups of pages.
+// This file copies the variables of ExtraReads, and the data to which they are expected to point, in the same system call as the
+// stack. This shortens the pause, which is mostly spent in system calls and their look-ups of pages.
 
 // maxNear is the maximum length of one read for neighbouring variables.
 const maxNear = 512
@@ -53,9 +53,10 @@ func (s *session) wantVariables() {
 	}
 }
 
-// wantWithStack adds the memory that is read together with a thread's stack. For the main thread this is the
-// variables and the data that they are expected to point to. It returns false if there is nothing to read. It is
-// separate from readBehindVariables because of the small stack (800 bytes, see stop.go).
+// wantWithStack adds the memory that is copied together with the main thread's stack: the variables and the data to which
+// they are expected to point. It returns false if readBehindVariables must not be called: the thread is another one, there
+// is nothing to copy or too much, or coroutines are wanted. It is a separate function because nosplit functions have only a
+// small stack (800 bytes, see stop.go).
 //
 //go:nosplit
 //go:norace
@@ -80,7 +81,7 @@ func (r *extraReads) expectNothing() {
 	}
 }
 
-// readBehindVariables reads a stack, as the method read does. The same system call reads first the memory that
+// readBehindVariables copies a stack, as the method read does. The same system call first copies the memory that
 // wantWithStack has added. It returns false if not all of the added memory is readable, or if there is no room for it.
 //
 //go:nosplit
@@ -108,7 +109,7 @@ func (s *session) readBehindVariables(t *tracee, start, end uint64) (n int, ok b
 	return int(got) - variables, true
 }
 
-// loadVariable returns the word at an address that wantVariables has added, 0 if it was not read.
+// loadVariable returns the word at an address that wantVariables has added, 0 if it was not copied.
 //
 //go:nosplit
 //go:norace

@@ -17,8 +17,8 @@ const (
 	stopped               // attached and stopped
 	detached              // detached by this package
 	exited                // a zombie that is not reaped yet
-	reaped                // a zombie that was reaped, or that its starter in this process will reap
-	gone                  // not our tracee any more, without a detach by us
+	reaped                // it has ended and was reaped, or the code of this process that started it will reap it
+	gone                  // not our tracee any more, although we have not detached it
 )
 
 // tracee is the state of one thread during a capture. Everything that is written while the thread is stopped has
@@ -32,10 +32,10 @@ type tracee struct {
 	phase    phase
 	executed bool    // stopped because it has executed another program: detached without a copy
 	foreign  bool    // turned out to be a thread of another process: detached without changes
-	signal   uintptr // that the thread stopped for; the detach delivers it; 0: none
+	signal   uintptr // the signal for which the thread stopped; the detach delivers it; 0: none
 
 	info   siginfo
-	errno  unix.Errno // of the copy, 0: none
+	errno  unix.Errno // error of copying the registers, 0: none
 	cut    bool
 	length int // of registers
 	local  iovec
@@ -54,8 +54,8 @@ type tracee struct {
 	nParts int
 }
 
-// iovec is struct iovec. Its addresses are numbers, so that storing them needs no write barrier. The session keeps
-// their targets alive, and the heap does not move.
+// iovec is struct iovec. Its addresses are numbers, so that storing them needs no write barrier. The session keeps the memory
+// at these addresses alive, and Go's heap does not move.
 type iovec struct {
 	base, length uintptr
 }
@@ -69,7 +69,7 @@ type siginfo struct {
 	_                     [100]byte
 }
 
-// cldDumped is the highest si_code that means the end of a process (CLD_EXITED, CLD_KILLED, CLD_DUMPED).
+// cldDumped is CLD_DUMPED, the highest of the si_codes that mean the end of a thread (CLD_EXITED, CLD_KILLED, CLD_DUMPED).
 const cldDumped = 3
 
 // looking are the options of waitid(2) that report stops and ends of this thread's tracees only (WNOTHREAD), not of
@@ -110,8 +110,8 @@ func signalOf(status int32) uintptr {
 	return uintptr(status & 0x7f)
 }
 
-// interrupt asks a running tracee to stop. A repeated call does no harm. It is needed if the first one went to a
-// thread whose id another thread has taken over by executing a program.
+// interrupt asks a running tracee to stop. A repeated call does no harm. It is needed if the first call reached a thread whose
+// id another thread has taken over since, by executing a program.
 //
 //go:nosplit
 //go:norace
@@ -133,13 +133,12 @@ func (t *tracee) detach() {
 	}
 }
 
-// reap consumes the end of a tracee, so that its parent is notified. For this process's own child it only looks for
-// the end. Nothing changes if the tracee has not ended: an ended main thread waits for the other threads to end.
+// reap reaps a tracee that has ended, so that the kernel notifies its parent. If own is set, it only checks for the end. It does
+// nothing if the kernel does not report the end yet: it reports the end of a main thread after those of the other threads.
 //
 // ECHILD does not mean an end, even if the thread looked dead. A thread that executes another program takes over the
-// process's id, and leaves its own id to the dead main thread. The thread may still be our tracee. A stop of this
-// thread is not an end either. The kernel reports a tracee's stops whether requested or not (wait_task_stopped in
-// kernel/exit.c), and only once.
+// process's id, and leaves its own id to the dead main thread. The thread may still be our tracee. A stop is not an end
+// either: the kernel reports a tracee's stops even without WSTOPPED (wait_task_stopped in kernel/exit.c), and only once.
 //
 //go:nosplit
 //go:norace

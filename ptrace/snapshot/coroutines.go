@@ -5,8 +5,8 @@ package snapshot
 // coroutines of the thread. Structures that do not match are ignored: a coroutine must point at its thread, and the
 // thread at it.
 type Coroutines struct {
-	// Roots are up to eight places of a pointer to the structure of the coroutine that a thread runs. The first root
-	// that leads to such a structure is used.
+	// Roots are up to eight places in memory that may have a pointer to the structure of the coroutine that a thread runs.
+	// The first root that leads to such a structure is used.
 	Roots []Root
 	// Low, High, Saved and Owner are offsets in a coroutine's structure: of the limits of its stack, of its saved
 	// stack pointer, and of the pointer to its thread's structure.

@@ -1,8 +1,8 @@
 package snapshot
 
 // ExtraReads is memory to copy in the same stop as the stacks, so that it matches the stacks. It consists of a few
-// variables, the memory to which they point, and the memory to which the nodes of a list on the main thread's stack
-// point. Unreadable memory is left out. The zero value requests nothing.
+// variables, the memory to which they point, the memory to which the nodes of a list on the main thread's stack point,
+// and ranges. Unreadable memory is left out. The zero value requests nothing.
 type ExtraReads struct {
 	// Variables are up to eight addresses of pointers.
 	Variables []Variable
@@ -10,14 +10,14 @@ type ExtraReads struct {
 	// node, a word that may identify its kind, and a pointer, its argument. The list is followed as long as its nodes
 	// lie on the copied stack of the main thread, each beyond the previous one.
 	Head uint64
-	// OnStack are the copies for a node of none of the Kinds, if its argument points into the copied stack.
+	// OnStack says what to copy for a node of none of the Kinds, if its argument points into the copied stack.
 	OnStack []Deref
 	// Kinds are up to four known kinds of nodes.
 	Kinds []Kind
 	// Counters are up to four counters, for a process that is not stopped. If a counter has changed between two reads,
 	// the memory may be from another moment than the stack.
 	Counters []Counter
-	// Elsewhere is how many bytes to copy from the argument's target if this is not on the copied stack.
+	// Elsewhere is how many bytes to copy from where a node's argument points, if this is not on the copied stack.
 	Elsewhere int
 	// Ranges are up to 256 pieces of memory at known addresses, 512 KiB in all. They are copied last.
 	Ranges []Range
@@ -33,12 +33,12 @@ type Range struct {
 type Variable struct {
 	Address uint64
 	Follow  int // bytes to copy from the memory to which the pointer points; 0: none
-	// Expected is the last known value; 0 means unknown. As long as the pointer has this value, the data to which it
-	// points is read together with the stack, without a further system call.
+	// Expected is the value that an earlier capture found; 0 means unknown. If the pointer still has this value, the
+	// data to which it points is read together with the stack, without a further system call.
 	Expected uint64
 }
 
-// Kind describes the copies for nodes with this word, if their argument points into the copied stack.
+// Kind says what to copy for nodes with this word, if their argument points into the copied stack.
 type Kind struct {
 	Word    uint64
 	OnStack []Deref

@@ -19,14 +19,14 @@ func NewMapsSnapshot(maps []process.Mapping, stat *process.Stat) *MapsSnapshot {
 	return &MapsSnapshot{maps: maps, spans: appendSpans(nil, maps), stat: *stat}
 }
 
-// WithMaps returns the snapshot with maps, an equal copy of its mappings. So many snapshots can share the memory of one
-// list.
+// WithMaps returns a copy of the snapshot that uses the slice maps, which must have equal mappings. So many snapshots can
+// share the memory of one slice.
 func (l *MapsSnapshot) WithMaps(maps []process.Mapping) *MapsSnapshot {
 	return &MapsSnapshot{maps: maps, spans: l.spans, stat: l.stat}
 }
 
-// Describes reports whether the snapshot belongs to the process with the stat file now, and to the program that it
-// executes.
+// Describes reports whether the snapshot is of the process whose present stat file is now, and of the program that the process
+// executes now. It returns false for nil.
 func (l *MapsSnapshot) Describes(now *process.Stat) bool {
 	return l != nil && l.stat.PID == now.PID && l.stat.StartTime == now.StartTime && l.stat.StartCode == now.StartCode &&
 		l.stat.StackStart == now.StackStart
@@ -35,17 +35,17 @@ func (l *MapsSnapshot) Describes(now *process.Stat) bool {
 // Span is a readable mapping, with only the data that is needed to find a stack.
 type Span struct {
 	Start, End uint64
-	Grows      bool // the main thread's stack, which the kernel extends downwards on access
+	Grows      bool // it is the main thread's stack, which the kernel extends downwards on access
 }
 
-// MaxGrowth is the distance by which a stack can have grown below its known start since the maps were read.
+// MaxGrowth is the largest distance by which the main stack is assumed to have grown since the mappings were read.
 const MaxGrowth = 1 << 30
 
 // StackPath is the name of the main thread's stack in /proc/PID/maps.
 const StackPath = "[stack]"
 
-// appendSpans appends the readable mappings in address order. It joins adjacent pieces of the main stack, which are
-// separate if a part has other rights.
+// appendSpans appends the readable mappings in address order. It joins adjacent mappings of the main stack, which are
+// separate if their rights differ.
 func appendSpans(spans []Span, maps []process.Mapping) []Span {
 	for i := range maps {
 		m := &maps[i]
@@ -95,7 +95,7 @@ func StackIn(maps []process.Mapping, sp, redZone uint64) (start, end uint64, ok 
 	if !grows {
 		start = max(start, m.Start)
 	}
-	// If a part of the main stack has other rights, it is a separate mapping.
+	// A part of the main stack with other rights is a separate mapping.
 	for _, next := range maps[i+1:] {
 		if !grows || next.Start != end || next.Path != m.Path || next.Perms&process.Read == 0 {
 			break
@@ -105,9 +105,9 @@ func StackIn(maps []process.Mapping, sp, redZone uint64) (start, end uint64, ok 
 	return start, end, true
 }
 
-// MapsBetween returns the mappings of a process at a moment between two reads of its mappings. These are the mappings
-// of the second read, because code loaded meanwhile may have been running. Code that replaced other code is left out.
-// The elements of after are changed.
+// MapsBetween returns the mappings that a process can have had at a moment between two reads of its mappings (before and
+// after). These are the mappings in after, because code loaded between the reads may have been running. Code that replaced
+// other code is left out. MapsBetween changes the elements of after.
 func MapsBetween(before, after []process.Mapping) []process.Mapping {
 	i := 0
 	return slices.DeleteFunc(after, func(m process.Mapping) bool {

@@ -7,14 +7,15 @@ type Options struct {
 	MaxStack int           // largest number of bytes of a stack; 0: 1 MiB; limited to 64 MiB
 	RedZone  int           // bytes below the stack pointer that belong to the stack; 0: 128; negative: none
 	Deadline time.Duration // time from the call to the stop of the target, or to its observation; 0: 3 s
-	// Patience replaces Deadline, if shorter, for a target in uninterruptible sleep at the time of the attach. Such a
-	// target does not stop before the sleep has ended. 0 means Deadline. For Capture only.
+	// Patience replaces Deadline, if shorter, for a target that is in uninterruptible sleep when Capture attaches to it.
+	// Such a target does not stop before the sleep has ended. 0 means Deadline. For Capture only.
 	Patience time.Duration
 	// AllThreads captures every thread of the process, all of them stopped at the same time, instead of the main
 	// thread alone.
 	AllThreads bool
-	// Also are up to four addresses in further stacks. If a signal handler runs on an alternate stack, the interrupted
-	// code is on another stack. Capture treats each address as a stack pointer, and copies the stack in the same stop.
+	// Also are up to four addresses in further stacks of the main thread. If a signal handler runs on an alternate stack,
+	// the interrupted code is on another stack. Capture treats each address as a stack pointer, and copies the stack in the
+	// same stop.
 	Also []uint64
 	// MapsSnapshot comes from an earlier snapshot of the process. Capture uses it instead of reading the mappings
 	// again, which is most of the cost of a capture. The caller must know that the mappings it needs are still valid.

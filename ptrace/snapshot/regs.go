@@ -6,7 +6,7 @@ import "unsafe"
 const MaxRegisters = 512
 
 // stackPointer is the position of the stack pointer in a register set of the given length. The length identifies the
-// layout: for a 32-bit process, a 64-bit kernel gives the shorter set of its 32-bit sibling.
+// layout: for a 32-bit process, a 64-bit kernel returns the shorter register set of the 32-bit architecture.
 type stackPointer struct {
 	length, offset, size int
 }

@@ -17,8 +17,8 @@ const (
 type Snapshot struct {
 	PID    int
 	Engine string // how it was made: EngineStop and so on
-	// Pause is the longest possible time for which the process was stopped. It begins at the last moment before a
-	// thread was seen stopped, and ends with the last detach. The description of package ptrace has its limits.
+	// Pause is an upper bound of the time for which the process was stopped. It begins at the last check before a thread was
+	// seen stopped, and ends with the last detach. The comment of package ptrace says when this is not an upper bound.
 	Pause time.Duration
 	// Held is the part of Pause that this package caused: from the detection of the stop to the last detach. Other
 	// tools report only this part.
@@ -49,8 +49,8 @@ type Thread struct {
 	Floating  []byte // NT_FPREGSET, only on s390x, where functions save general registers in it
 	// Syscall replaces the registers of a thread whose stack was read while it slept (EngineBlocked); else nil.
 	Syscall *process.Syscall
-	// Switches is how often a thread with Syscall had left the CPU. If the thread later sleeps in the same system call
-	// with the same number (of both kinds in process.Status), it has not run since.
+	// Switches is how often a thread with Syscall had left the CPU: the sum of both kinds of switches in process.Status. If
+	// the thread later sleeps in the same system call with the same sum, it has not run since.
 	Switches uint64
 	// WaitChannel and KernelStack are the place in the kernel where a thread was in uninterruptible sleep (state D),
 	// as far as the kernel shows it. See process.WaitChannel and process.KernelStack. They are set only by
@@ -66,7 +66,7 @@ type Thread struct {
 	Err error
 }
 
-// Stack is a copy of memory: from the red zone below the stack pointer to the end of its mapping.
+// Stack is a copy of memory. For a thread's stack, this is from the red zone below the stack pointer to the end of the mapping.
 type Stack struct {
 	Start uint64 // address of Data[0]
 	Data  []byte

@@ -12,8 +12,8 @@ type stackCopy [32 << 10]byte
 //nolint:gochecknoglobals // a cache
 var stackCopies = sync.Pool{New: func() any { return new(stackCopy) }}
 
-// Release returns the memory of the stacks for use by further captures. The stacks must not be used any more. Calling
-// Release is optional.
+// Release returns memory of the snapshot's stacks for use by further captures. The caller must not use the stacks any more.
+// Calling Release is optional.
 func (s *Snapshot) Release() {
 	if s.lent == nil {
 		return
@@ -27,7 +27,7 @@ func (s *Snapshot) Release() {
 	s.lent = nil
 }
 
-// CopyOf returns a copy of a stack. The copy of the first stack comes from the pool.
+// CopyOf returns a copy of a stack. The memory for the first copy comes from the pool, if the stack fits; see Release.
 func (s *Snapshot) CopyOf(stack []byte) []byte {
 	if s.lent != nil || len(stack) == 0 || len(stack) > len(stackCopy{}) {
 		return slices.Clone(stack)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ErrBusy means that a capture did not end in time, because the kernel keeps it.
+// ErrBusy means that a capture or a sample did not end in time, for example because it is blocked in the kernel.
 var ErrBusy = errors.New("a capture does not end")
 
 // work counts the work of this program that PauseWork waits for.
@@ -17,8 +17,8 @@ var work activity
 // BeginWork waits for the end of a pause. It then registers work that delays the next pause until EndWork is called.
 func BeginWork() { work.begin() }
 
-// JoinWork registers a part of registered work, without waiting. EndWork ends it, maybe after the end of the work
-// itself.
+// JoinWork registers a part of work that is already registered, so it does not wait. The part also needs a call of EndWork, and
+// may end after the work itself.
 func JoinWork() { work.join() }
 
 // EndWork ends what BeginWork or JoinWork registered.

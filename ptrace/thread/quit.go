@@ -4,7 +4,7 @@ package thread
 
 import "sync/atomic"
 
-// IsSet reads a flag that another goroutine sets with package atomic. The compiler turns the call into a plain load,
+// IsSet reads a flag that another goroutine sets with package atomic. The compiler turns atomic.LoadUint32 into a plain load,
 // which needs no stack.
 //
 //go:nosplit
