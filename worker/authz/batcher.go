@@ -23,7 +23,7 @@ type batcher struct {
 	mu      sync.Mutex
 	waiting []*waiter
 	asking  bool // serve runs in a goroutine
-	limit   int  // bound on the pairs in a statement; less than most after a statement that was too slow
+	limit   int  // largest number of pairs in a statement; less than most after a statement that was too slow
 }
 
 // A waiter is a request for which a call of ask waits. The results are facts and err.
@@ -88,8 +88,8 @@ func (t *batcher) serve(ctx context.Context, server Querier) {
 	}
 }
 
-// next takes waiting requests for one statement, and drops cancelled requests. It takes at least one request, even if
-// this request has more pairs than the limit. If next returns nothing, serve must end.
+// next removes waiting requests from the list and returns those for one statement: at least one, even if it has more pairs than
+// the limit. It drops cancelled requests. If next returns nothing, serve must end.
 func (t *batcher) next() []*waiter {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,11 +11,11 @@ type Caller struct {
 	Superuser bool // at the time of the call
 }
 
-// Facts is the current state of caller and target in the server.
+// Facts is what the server knows now about the caller's role and the target process.
 type Facts struct {
 	CallerExists    bool // the role may have been dropped since the call
 	CallerSuperuser bool
-	Found           bool   // the target has an entry in pg_stat_activity
+	Found           bool   // the target process has an entry in pg_stat_activity
 	Role            uint32 // oid of the role that the target runs for, pg_stat_activity.usesysid; 0: none
 	RoleExists      bool
 	RoleSuperuser   bool

@@ -14,7 +14,7 @@ import (
 // a request names, before it calls these methods.
 type Policy struct {
 	Looker  Looker
-	Limiter *limits.Limiter // counts processes that the request did not name; nil: no limit
+	Limiter *limits.Limiter // limits the processes that requests do not name; nil: no limit
 }
 
 // Allow returns nil if the caller may get the backtrace of the process pid, and a *Denied if not. The caller must have

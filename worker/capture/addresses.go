@@ -9,8 +9,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// forAddresses returns the host's architecture for the address size that the kernel uses. This size is the same for all
-// processes.
+// forAddresses returns the host's architecture, with the address size that the kernel uses for all processes.
 func forAddresses(host *arch.Arch) *arch.Arch {
 	maps, err := process.Maps(os.Getpid())
 	if err != nil || len(maps) == 0 {

@@ -21,8 +21,8 @@ func (r *run) extraReads() *snapshot.ExtraReads {
 	return t
 }
 
-// build unwinds and names a snapshot. If the engine allows it, build uses only descriptions of generated (JIT) code
-// that are from the snapshot's moment.
+// build unwinds and names a snapshot. If the snapshot's engine allows it, build uses only those descriptions of generated (JIT)
+// code that are from the same moment as the snapshot.
 func (r *run) build(snap *snapshot.Snapshot) built {
 	c := r.capturer
 	open := func() *naming.Space {

@@ -52,11 +52,11 @@ type Config struct {
 	// Kept, if not nil, returns the folder in which names and lines are kept for the next run of this program.
 	Kept func() buildcache.Folder
 	// Scanning, if not nil, is called before the code of a stripped server is scanned for names that are then kept in
-	// the folder. The function ended that it returns is called after the scan, with the error because of which the
-	// names are not kept, or nil. Neither function may block.
+	// the folder. The function ended that it returns is called after the scan, with the error that prevents keeping the
+	// names, or nil. Neither function may block.
 	Scanning func(image, folder string) (ended func(error))
-	// Report, if not nil, is called once for each image with the error because of which names or lines are missing,
-	// such as a damaged debug file. It must not block.
+	// Report, if not nil, is called once for each image with the error that causes names or lines to be missing, such
+	// as a damaged debug file. It must not block.
 	Report func(error)
 	// Wanted, if not nil, is called before a debug file is requested, with the base name of the image's file and the
 	// build-id. It must not block.
@@ -303,8 +303,8 @@ func (r *run) tryOnce(ctx context.Context, opts snapshot.Options) (built, error)
 	return b, err
 }
 
-// use unwinds a snapshot that was taken with opts, and releases it. It compares the mappings of the walk with those of
-// the live process, except mappings that were compared before the stop.
+// use unwinds a snapshot that was taken with opts, and releases it. It compares the mappings that the walk used with those of
+// the live process, except the mappings in r.check.Before.
 func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err error) {
 	c := r.capturer
 	defer snap.Release()
@@ -350,7 +350,7 @@ type built struct {
 	// missing has the addresses at which walks ended because the snapshot does not have their memory, although the
 	// process maps it.
 	missing     []uint64
-	used        []naming.Usage // the mappings in which frames lie, sorted by index
+	used        []naming.Usage // the mappings in which frames of the walks lie, sorted by index
 	mapsTrusted bool           // no walk ended for a reason that other mappings could change
 	brokenWalk  bool           // a walk ended at a switch of stacks, or at missing memory
 	stale       bool           // the process no longer has the cached mappings

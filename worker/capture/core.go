@@ -30,8 +30,8 @@ const Engine = "core"
 type CoreOptions struct {
 	// Exe is the path of the program's file. If it is "", the path in the core is used.
 	Exe string
-	// Sysroot is put before every path in the core. It is the path of a copy of the root directory of the host where
-	// the core was written.
+	// Sysroot is a copy of the root directory of the host where the core was written. It is put before every path in the
+	// core.
 	Sysroot string
 	// DebugDirs are the folders to search for debug files; nil means elfimage.DefaultFolder.
 	DebugDirs []string
@@ -305,8 +305,8 @@ type openFile interface {
 // errEmpty means that a file is empty.
 var errEmpty = errors.New("the file is empty")
 
-// openImage opens the ELF file of a mapping. A path that comes from the core is opened with the rights of r.user, but
-// CoreOptions.Exe with the rights of this process.
+// openImage opens the ELF file of a mapping. It opens a path that comes from the core with the ids of r.user, but
+// CoreOptions.Exe like any file that the user of this program names (rootfs.Open).
 func (r *reader) openImage(m *corefile.Mapped, file string) (*elfimage.Image, openFile, error) {
 	var f *os.File
 	var err error

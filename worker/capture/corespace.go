@@ -21,8 +21,8 @@ type space struct {
 func (s space) Code(addr uint64, p []byte) bool { return s.mem.Bytes(addr, p) }
 
 // space returns the address space of the core. It combines three lists of mappings: the segments of the images, the
-// files that the core lists, and the core's memory ranges. Where mappings overlap, the earlier list is used, because an
-// image has the exact limits of its code. space also returns which memory is in the images' files.
+// files that the core lists, and the core's memory ranges. Where mappings overlap, the first of these lists is used, because
+// an image has the exact limits of its code. space also returns which memory is in the images' files.
 func (r *reader) space() (*naming.Space, []corefile.Backing) {
 	maps, known, backing := r.imageMappings()
 	maps = overlay(maps, r.fileMappings())

@@ -67,7 +67,7 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// goroutines stops the program once. It also returns the number of goroutines that it missed.
+// goroutines stops the program once and walks its goroutines. It also returns the number of goroutines that it missed.
 func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Options) (*backtrace.Trace, int, error) {
 	maps, err := process.Maps(target.PID)
 	switch {

@@ -28,8 +28,8 @@ type programs struct {
 	byModule map[*symbolize.Module]*symbolize.Lazy[recognition]
 }
 
-// recognition is the result of examining a program. server is nil if it is not a PostgreSQL server of a known
-// version. For an unknown version, unknown has the reason.
+// recognition is the result of examining a program. server is nil if the program is not a PostgreSQL server of a known
+// version. If it is a server of an unknown version, the field unknown has the reason.
 type recognition struct {
 	server  *levels.Server
 	unknown string

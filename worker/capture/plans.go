@@ -21,8 +21,8 @@ import (
 // ErrPlanChanges means that the statements of a process changed each time between two reads of their plans.
 var ErrPlanChanges = errors.New("its statements changed during each look")
 
-// planLooks is the largest number of looks at a process (see planLook) until two successive looks give equal plans. It
-// includes looks that only find the descriptions of generated code.
+// planLooks is the largest number of looks at a process (see planLook) for two successive looks with equal plans. It includes
+// looks that only find the descriptions of generated code.
 const planLooks = 8
 
 // Plans has the plans of the statements that a process runs. Major is the server's major version. Engine is

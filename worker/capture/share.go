@@ -111,7 +111,7 @@ func (s *sharing) remove(q requestKey, c *sharedCapture) {
 	}
 }
 
-// unreachable returns the error for a process whose memory cannot be read since the time since.
+// unreachable returns the error for a process whose memory could not be read from the time since until now.
 func unreachable(pid int, since time.Time) error {
 	return &observe.Error{PID: pid, After: time.Since(since), Attempts: 1, Blocked: process.ErrUnreachable}
 }

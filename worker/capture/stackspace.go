@@ -64,7 +64,7 @@ func (sp *StackSpace) Close() {
 	}
 }
 
-// stillMapped reports whether the mappings of a walk are unchanged. It returns true if the mappings cannot be compared.
+// stillMapped reports whether the process still has the mappings that a walk used. It returns true if this cannot be checked.
 func (sp *StackSpace) stillMapped(w *lastWalk) bool {
 	return sp.check.File == nil || sp.check.StillMappedRetry(sp.Maps, w.used, w.trusted)
 }

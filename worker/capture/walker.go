@@ -39,9 +39,9 @@ func (w *walker) close() {
 	w.capturer.walks.Put(w.lent)
 }
 
-// walk walks a thread's stack into w.frames, and returns the reason for which the walk ended. The parameter also has
-// copies of further stacks. If memory is missing that no further capture can copy, walk repeats the walk with
-// Unwinder.Final set. w.frames is valid until the next walk.
+// walk walks a thread's stack into w.frames, and returns why the walk ended. The parameter named also has copies of the
+// thread's further stacks. If memory is missing that no further stop can copy, walk repeats the walk with Unwinder.Final
+// set. w.frames is valid until the next walk.
 func (w *walker) walk(th *snapshot.Thread, also []snapshot.Stack) (stop unwind.Stop) {
 	w.frames, stop = w.capturer.unwindThread(w.frames[:0], &w.unwinder, th, also, w.space)
 	if stop.Reason == unwind.NoMemory && (len(also) >= maxRecaptures || !w.space.Mapped(stop.Address)) {

@@ -70,7 +70,7 @@ func EndWork() {
 	}
 }
 
-// narrowProcessors returns to one processor, unless there are several tasks again.
+// narrowProcessors makes the program use one processor, unless there are several tasks again.
 func narrowProcessors() {
 	processorUse.Lock()
 	if processorUse.work <= 1 {

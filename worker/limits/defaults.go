@@ -69,7 +69,7 @@ const (
 	Summaries        = 16               // summaries at the same time
 	MaxSummaryFrames = 200_000          // frames of all different stacks of a summary, which take about 10 MB
 	MaxSummaryPause  = 90 * time.Minute // between two samples of a call: 1.5 times the longest interval
-	SummaryIdle      = 2 * time.Minute  // a summary ends if the next request is this much later than the pause that was announced
+	SummaryIdle      = 2 * time.Minute  // a summary ends if the call's next request comes later than announced by this time
 )
 
 // Bounds of traces of functions for SQL callers.

@@ -13,9 +13,9 @@ type Who struct {
 
 // Shares bound the amounts of a resource that are in use at the same time. Values below 1 mean 1.
 type Shares struct {
-	Total    int64 // in use by all users
-	Ordinary int64 // in use by all roles that are not superusers; the rest of Total is for superusers
-	Role     int64 // in use by one role that is not a superuser
+	Total    int64 // most for all users together
+	Ordinary int64 // most for all roles that are not superusers together; the rest of Total is for superusers
+	Role     int64 // most for one role that is not a superuser
 }
 
 // Gate grants amounts of a resource to users, within its Shares. It is safe for concurrent use.
@@ -73,8 +73,8 @@ func (g *Gate) Acquire(ctx context.Context, who Who, amount int64) (release func
 	return func() { g.release(who, amount) }, nil
 }
 
-// Try takes the amount if it is free now, even if others wait. It does not reduce the amount: if the amount is above
-// the user's limit, it returns false.
+// Try grants the amount if it is free now, even if other users wait; otherwise it returns false. Unlike Acquire, it does not
+// reduce an amount above the user's limit.
 func (g *Gate) Try(who Who, amount int64) (release func(), ok bool) {
 	normal, _ := g.normalize(who, amount)
 	g.mu.Lock()

@@ -38,8 +38,8 @@ func NewLines() *Lines {
 	}
 }
 
-// Take reports whether a line about the role may be written, and how many lines were left out since the last written
-// line.
+// Take reports whether a line about the role may be written now. If so, leftOut is the number of lines about the role that
+// were left out since the previous one that was written.
 func (l *Lines) Take(role uint32) (leftOut int, ok bool) {
 	ok = l.limiter.Take(role) == nil
 	l.mu.Lock()
@@ -57,8 +57,8 @@ func (l *Lines) Take(role uint32) (leftOut int, ok bool) {
 	return 0, false
 }
 
-// Repeats reports an event that a role causes again and again: the first time at once, then once a second the number of
-// events. The zero value is ready for use.
+// Repeats reports events that a role causes again and again: the first one at once, then once a second the number of events
+// since the previous report. The zero value is ready for use.
 type Repeats struct {
 	mu     sync.Mutex
 	byRole map[uint32]*repeated
@@ -67,11 +67,11 @@ type Repeats struct {
 type repeated struct {
 	times  int
 	since  time.Time
-	report func(times int, since time.Time) // the argument of the last Add
+	report func(times int, since time.Time) // the function passed by the latest Add
 }
 
-// Add counts an event of the role. It calls report at once if the role had no event in the last second. Otherwise the
-// report of the last event is called within a second, with the number of events.
+// Add counts an event of the role. It calls report at once if the role had no event in the last second. Otherwise it waits:
+// within a second it calls the function report of the latest Add once, with the number of events since the previous report.
 func (r *Repeats) Add(role uint32, report func(times int, since time.Time)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +95,7 @@ func (r *Repeats) Add(role uint32, report func(times int, since time.Time)) {
 	report(1, now)
 }
 
-// flush reports the events of the last second. If there were none, it forgets the role.
+// flush reports the role's events since the previous report. If there were none, it forgets the role.
 func (r *Repeats) flush(role uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

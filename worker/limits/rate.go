@@ -109,7 +109,7 @@ func (l *Limiter) bucket(role uint32, now time.Time) *bucket {
 	return b
 }
 
-// fill adds the tokens earned since the last call. A clock that was set back changes nothing.
+// fill adds the tokens that the role has earned since the time b.at. If the clock was set back, it adds none.
 func (l *Limiter) fill(b *bucket, now time.Time) {
 	if passed := now.Sub(b.at); passed > 0 {
 		b.tokens = min(float64(l.limits.Burst), b.tokens+passed.Seconds()*l.limits.PerSecond)

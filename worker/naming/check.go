@@ -22,7 +22,7 @@ func byMapping(a, b Usage) int { return cmp.Compare(a.Mapping, b.Mapping) }
 type Check struct {
 	PID  int
 	File *process.MapsFile // nil: it could not be opened
-	// Before has the mappings that were compared before the stop.
+	// Before has the mappings that were compared before the process was stopped.
 	Before []Usage
 }
 
@@ -46,8 +46,8 @@ func (c *Check) Close() {
 	}
 }
 
-// UnchangedWithTimeout is lastUsedUnchanged with a timeout. A thread in the kernel may keep the address space of the
-// process locked. UnchangedWithTimeout then returns false, and the Check does not query the process again.
+// UnchangedWithTimeout is lastUsedUnchanged with a timeout, because a thread in the kernel may keep the address space of the
+// process locked. After the timeout it returns false, and the Check does not query the process again.
 func (c *Check) UnchangedWithTimeout(l *KnownMaps, now time.Time) bool {
 	if now.UnixNano()-l.kept.Load() < int64(responsivePeriod) {
 		if !process.Guard.Begin(c.PID) {
@@ -69,7 +69,8 @@ func (c *Check) UnchangedWithTimeout(l *KnownMaps, now time.Time) bool {
 // goroutine. That is slower and wakes further threads, so the pause is longer.
 const responsivePeriod = time.Second
 
-// lastUsedUnchanged reports, before the stop, whether the mappings that the last walk used are unchanged.
+// lastUsedUnchanged reports, before the process is stopped, whether it still has the mappings that the last walk used. If so,
+// it stores them in Before.
 func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
 	if c.File == nil {
 		return false
@@ -83,7 +84,8 @@ func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
 	return true
 }
 
-// Unchanged reports whether the mappings in used are unchanged. It skips mappings that were compared before the stop.
+// Unchanged reports whether the process still has those of the mappings in maps that used selects. It skips the mappings in
+// c.Before.
 func (c *Check) Unchanged(maps []process.Mapping, used []Usage) (bool, error) {
 	if !process.Guard.Begin(c.PID) {
 		return false, process.ErrUnreachable
@@ -147,8 +149,8 @@ func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 	return used
 }
 
-// StillMapped reports, after the stop, whether walks that used cached mappings are correct. The parameter trusted is
-// set if no walk ended for a reason that other mappings could change. Then only the mappings of the frames (used)
+// StillMapped reports, after the stop, whether walks that used the cached mappings in maps are correct. The parameter trusted
+// is set if no walk ended for a reason that other mappings could change. Then only the mappings of the frames (used)
 // matter. Otherwise a walk may have ended because of a missing mapping, so StillMapped compares all mappings.
 func (c *Check) StillMapped(maps []process.Mapping, used []Usage, trusted bool) (bool, error) {
 	if !process.Guard.Begin(c.PID) {

@@ -22,8 +22,8 @@ var started = os.Geteuid()
 // without any of these.
 func Own() Folder { return own(os.Getenv, os.Geteuid(), os.Geteuid() == started) }
 
-// own is Own for the user uid. The parameter sinceStart is set if the program was started as this user. Otherwise the
-// environment belongs to another user.
+// own does the work of Own for the user uid. The parameter sinceStart is set if the program was started as this user. Otherwise
+// the variables XDG_CACHE_HOME and HOME belong to another user.
 func own(getenv func(string) string, uid int, sinceStart bool) Folder {
 	if uid == 0 {
 		return rootFolder

@@ -28,7 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readFlags opens a regular file without waiting for a lease of another process.
+// readFlags are the flags for opening a regular file. The open does not wait if another process has a lease on the file.
 const readFlags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
 
 // ErrNotRegular means that a path leads to a directory, a device, a pipe or a socket. It was not opened.
@@ -209,8 +209,8 @@ func (p *place) readable(flags int, accept func(*unix.Stat_t) error) (*os.File, 
 }
 
 // notOfKernel returns an error for a file whose content the kernel makes, as in /proc. Some of these files show more to
-// a process with CAP_SYS_PTRACE or CAP_SYSLOG, which root keeps with the ids of another user. And a read may have an
-// effect.
+// a process with CAP_SYS_PTRACE or CAP_SYSLOG, which root keeps after it has taken on another user's ids. And reading some
+// of them has an effect.
 func notOfKernel(f *os.File) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {

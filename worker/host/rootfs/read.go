@@ -64,7 +64,7 @@ func (u User) OpenBelow(dir, path string) (*os.File, error) {
 	return p.regular(0, nil)
 }
 
-// Stat describes the file to which a path leads. It uses the same rights as Open.
+// Stat describes the file to which a path leads. It walks the path with the same ids as Open.
 func Stat(path string) (fs.FileInfo, error) { return User{}.Stat(path) }
 
 // The method Stat works like the function Stat. But for a path that does not lead through a process, it uses the rights
@@ -78,8 +78,8 @@ func (u User) Stat(path string) (fs.FileInfo, error) {
 	return f.Stat()
 }
 
-// ReadFile reads a regular file with the rights of Open. It returns an error for a file of more than limit bytes, and
-// if the last element of the path is a symbolic link.
+// ReadFile reads a regular file. It opens the file with the same ids as Open. It returns an error if the file has more than
+// limit bytes, or if the last element of the path is a symbolic link.
 func ReadFile(path string, limit int64) ([]byte, error) {
 	f, err := User{}.openIf(path, unix.O_NOFOLLOW, atMost(limit))
 	if err != nil {
@@ -99,10 +99,9 @@ func atMost(limit int64) func(*unix.Stat_t) error {
 	}
 }
 
-// ReadIn reads a file of a data directory, with the conditions of ReadFile. If this process is root, it reads with the
-// ids of the process through whose root or working directory dir leads. For any other dir it reads with the ids of the
-// directory's owner. If the owner is root and other users may make files in the directory, it reads with ids that own
-// no files.
+// ReadIn reads a file of a data directory. Its errors are those of ReadFile. If this process is root, it opens the file with
+// the ids of the process through whose root or working directory dir leads. For any other dir it uses the ids of the
+// directory's owner. If the owner is root and other users may make files in the directory, it uses ids that own no files.
 func ReadIn(dir, name string, limit int64) ([]byte, error) {
 	base, u, err := User{}.find(dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -135,7 +134,7 @@ func writer(dir *os.File) (User, error) {
 	return OfUser(int(st.Uid)), nil
 }
 
-// ReadNames returns the names in a directory, at most limit of them. It uses the same rights as Open.
+// ReadNames returns the names in a directory, at most limit of them. It opens the directory with the same ids as Open.
 func ReadNames(path string, limit int) ([]string, error) {
 	p, err := User{}.at(path)
 	if err != nil {

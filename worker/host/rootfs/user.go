@@ -52,8 +52,8 @@ func OfProcess(pid int) (User, error) {
 	return OfStatus(status), nil
 }
 
-// OfStatus is OfProcess for a process whose status the caller has read already. For a program with set-user-ID or
-// set-group-ID it uses the ids of the program's caller (the real ids), because the caller chose the program's files.
+// OfStatus is OfProcess for a process whose status was already read. For a program with set-user-ID or set-group-ID it uses
+// the ids of the user who started the program (the real ids), because this user chose the program's files.
 func OfStatus(status process.Status) User {
 	const realID, effectiveID = 0, 1
 	uid, gid := status.UID[realID], status.GID[realID]
@@ -113,7 +113,7 @@ func (u User) Do(f func() error) error {
 	return <-result
 }
 
-// isOther reports whether this process would have to change its ids.
+// isOther reports whether Do must change the ids of a thread.
 func (u User) isOther() bool { return u.set && os.Geteuid() == 0 }
 
 // takeOn gives the calling thread the user's ids. setfsuid(2) and setfsgid(2) report no errors, but return the previous
