@@ -38,7 +38,7 @@ func (s *session) sleep(nap int64) {
 	_ = unix.Nanosleep(&t, nil)
 }
 
-// drain stops and detaches the attached threads, and reaps those that have ended. It returns how many are still attached.
+// drain stops and detaches the attached threads, and reaps ended ones. It returns how many are still attached.
 func (s *session) drain() (left int) {
 	for i := range s.tracees {
 		t := &s.tracees[i]

@@ -8,8 +8,8 @@ import (
 
 // Bits of Stat.Flags (include/linux/sched.h).
 const (
-	// Exiting (PF_EXITING): the thread is ending. It has lost its memory and its stack, or is about to lose them. Its
-	// State is still that of a live thread until this is done.
+	// Exiting (PF_EXITING): the thread is ending. It has lost its memory and its stack, or is about to lose them. Until
+	// this is done, IsDead is false for its State.
 	Exiting = 0x00000004
 	// dumpsCore (PF_DUMPCORE): the thread has begun to write a core file.
 	dumpsCore = 0x00000200

@@ -16,7 +16,7 @@ const (
 	// patience is how long a capture waits for the stop of a process in uninterruptible sleep. Such a process stops
 	// only after the sleep, and most of these sleeps are short.
 	patience = 300 * time.Millisecond
-	// lookTime is the deadline for capturing a main thread without a stop. For all threads, it is that of a stop.
+	// lookTime bounds the capture of a main thread without a stop. All threads have the same deadline as a stop.
 	lookTime = 500 * time.Millisecond
 )
 

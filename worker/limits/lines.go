@@ -39,7 +39,7 @@ func NewLines() *Lines {
 }
 
 // Take reports whether a line about the role may be written now. If so, leftOut is the number of lines about the role that
-// were left out since the previous one that was written.
+// were left out since its previous line.
 func (l *Lines) Take(role uint32) (leftOut int, ok bool) {
 	ok = l.limiter.Take(role) == nil
 	l.mu.Lock()

@@ -21,7 +21,7 @@ type GoProcess struct {
 	Coroutines *snapshot.Coroutines
 }
 
-// Reads returns the memory to copy in the stop, or nil if there is none.
+// Reads returns the memory of coroutines that a stop must copy, or nil if there is none.
 func (p *GoProcess) Reads() *snapshot.Coroutines {
 	if p == nil {
 		return nil

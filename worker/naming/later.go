@@ -196,7 +196,7 @@ func (l *Later) current(i *laterImage) bool {
 	return true
 }
 
-// has reports whether the process has an image now.
+// has reports whether the process still has this image.
 func (l *Later) has(i *laterImage) bool {
 	frames, code := make([]byte, len(i.data)), make([]byte, len(i.code))
 	return l.read.Exactly(i.frames.Start, frames) && bytes.Equal(frames, i.data) &&
@@ -355,7 +355,7 @@ func (l *Later) keep(found []*laterImage, now time.Time) {
 	l.store.account(l, size, now)
 }
 
-// account notes the size of a Later. While all Laters together are too large, it empties the one with the oldest
+// account records the size of a Later. While all Laters together exceed maxLaterAll, it empties the one with the oldest
 // search.
 func (s *LaterStore) account(l *Later, size int, now time.Time) {
 	s.mu.Lock()

@@ -53,7 +53,7 @@ func OfProcess(pid int) (User, error) {
 }
 
 // OfStatus is OfProcess for a process whose status was already read. For a program with set-user-ID or set-group-ID it uses
-// the ids of the user who started the program (the real ids), because this user chose the program's files.
+// the real ids, because their user has started the program and chosen its files.
 func OfStatus(status process.Status) User {
 	const realID, effectiveID = 0, 1
 	uid, gid := status.UID[realID], status.GID[realID]

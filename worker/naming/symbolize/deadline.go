@@ -5,8 +5,8 @@ import "time"
 // Deadline is a time limit for waiting. The timer starts with the first wait, because most captures wait for nothing.
 // A nil Deadline never expires.
 type Deadline struct {
-	At    time.Time     // the deadline is not before this time
-	After time.Duration // the deadline is also not before the first wait plus this duration
+	At time.Time // the earliest deadline
+	After time.Duration // time from the first wait to the deadline, if that is later than At
 	done  chan struct{}
 	timer *time.Timer
 }

@@ -38,7 +38,7 @@ func (m *Module) findDebugFile() (elfimage.FoundFile, elfimage.SearchOptions, bo
 	return elfimage.FoundFile{}, elfimage.SearchOptions{}, false
 }
 
-// Warn reports errors because of which names or lines of this module are missing.
+// Warn reports errors that cause names or lines of this module to be missing.
 func (m *Module) Warn(errs ...error) {
 	for _, err := range errs {
 		m.Sources.Warn(fmt.Errorf("%s: %w", m.Name, err))

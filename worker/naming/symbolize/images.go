@@ -66,11 +66,11 @@ type Module struct {
 
 // Sources has the settings and caches that all modules share.
 type Sources struct {
-	// Cache holds decoded debugging information.
+	// Cache caches decoded debugging information.
 	Cache *dwarf.Cache
 	// Folders are searched for debug files; nil means the default.
 	Folders []string
-	// Report, if not nil, is called with each error because of which names are missing.
+	// Report, if not nil, is called with each error that causes names to be missing.
 	Report func(error)
 	// Wanted, if not nil, is called with each debug file that is requested from Remote.
 	Wanted func(image, buildID string)
@@ -83,8 +83,8 @@ type Sources struct {
 	// Kept, if not nil, returns the folder in which results are kept from one run of this program to the next.
 	Kept func() buildcache.Folder
 	// Scanning, if not nil, is called before the code of an image is scanned for names that are then kept in the
-	// folder. The function ended that it returns is called after the scan. Its argument is the error because of which
-	// the names are not kept, or nil.
+	// folder. The function ended that it returns is called after the scan. Its argument is the error that prevents
+	// keeping the names, or nil.
 	Scanning func(image, folder string) (ended func(error))
 }
 
@@ -96,7 +96,7 @@ func (s *Sources) folders() []string {
 	return s.Folders
 }
 
-// Warn reports errors because of which names are missing.
+// Warn reports errors that cause names to be missing.
 func (s *Sources) Warn(errs ...error) {
 	if s.Report == nil {
 		return

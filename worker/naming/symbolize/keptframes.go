@@ -42,7 +42,7 @@ func (k *keptFrames) find(addr uint64) []annotation {
 	return known
 }
 
-// add notes that this run has looked up an address that was not kept.
+// add records that this run has looked up an address that was not kept.
 func (k *keptFrames) add() {
 	if k == nil {
 		return

@@ -190,7 +190,7 @@ func (l *lines) work() {
 	}
 }
 
-// mix notes that results depend on more files than the debug file.
+// mix records that results depend on more files than the debug file.
 func (l *lines) mix() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
