@@ -156,10 +156,9 @@ func seize(pid, tid int) error {
 	return err
 }
 
-// identify returns an error if the seized process is not the one that the caller expects (target), or has changed since it
-// was first read (s.before). A seized thread keeps its id, dead or alive, until the tracer reaps it, which only release
-// does. So the id cannot pass to another process from now on. The process can only execute another program. It keeps its
-// id, parent and start time then.
+// identify returns an error if the seized process is not the caller's target, or has executed another program since s.before
+// was read. A seized thread keeps its id, dead or alive, until the tracer reaps it, which only release does. So the id
+// cannot pass to another process from now on. If the process executes another program, it keeps id, parent and start time.
 func (s *session) identify() error {
 	target := &s.call.target
 	now, err := process.ReadStat(target.PID)

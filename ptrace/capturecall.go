@@ -177,8 +177,8 @@ func captureWorker(f *captureCall) {
 func (f *captureCall) run() (clean bool) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// The runtime never ends the main thread, so the capture must run on another thread. While this goroutine is locked
-		// to the main thread, the new goroutine cannot get it.
+		// The runtime never ends the main thread, so the capture must run on another one. The new goroutine cannot get the
+		// main thread while this goroutine is locked to it.
 		go captureWorker(f)
 		<-f.done
 		runtime.UnlockOSThread()
@@ -215,8 +215,8 @@ func (f *captureCall) finishAfter(tid int) {
 	f.finish()
 }
 
-// capture makes the snapshot, or sets f.err. It returns true if the thread may serve further captures: no thread of the target
-// is attached any more, no panic occurred, and the thread's priority is restored. A panic becomes f.err.
+// capture sets f.snapshot and f.err. It returns true if its thread may serve further captures: the target is detached, no
+// panic occurred, and the thread's priority is restored. A panic becomes f.err.
 func (f *captureCall) capture() (clean bool) {
 	s := newSession(f)
 	defer func() {

@@ -85,9 +85,9 @@ func (s *session) findCoroutines(t *tracee) (first, last int) {
 	return first, last
 }
 
-// takeOwner assumes that block i is a coroutine's structure, which points to the structure of its thread. It copies the
-// thread's structure and the structures of all its coroutines. It returns false if the pointer is invalid, or if the
-// thread's structure does not point back to the address of block i.
+// takeOwner assumes that block i is a coroutine's structure, which points to the structure of its thread. It copies this
+// structure and those of all the thread's coroutines. It returns false if the pointer is invalid, or if the thread's
+// structure does not point back to block i.
 //
 //go:nosplit
 //go:norace
@@ -128,8 +128,8 @@ func (s *session) takeOwner(t *tracee, i int) bool {
 	return true
 }
 
-// wantStructure adds a block for a possible structure of a coroutine. It does nothing if the address is 0, unaligned or
-// unreadable, or if a block with the index first or higher has this address.
+// wantStructure adds a block for a possible structure of a coroutine, unless the address is 0, unaligned or unreadable, or
+// a block with the index first or higher has it.
 //
 //go:nosplit
 //go:norace
@@ -193,8 +193,8 @@ func (c *coroutines) current(sp uint64) int {
 	return -1
 }
 
-// stackOf is like stackAround, except if the stack pointer is in the stack of a known coroutine whose field open is not set.
-// Then end is the end of that stack, ok is true, and start is set even for memory outside of the known mappings.
+// stackOf is like stackAround. But if sp is in the stack of a found coroutine without open, end is the end of that stack and
+// ok is true, even outside of the known mappings.
 //
 //go:nosplit
 //go:norace
@@ -259,9 +259,9 @@ func (s *session) copyFrom(t *tracee, f *coroutine, start uint64) bool {
 	return n > 0
 }
 
-// lowest returns the lowest aligned address in a coroutine's stack that it finds in the thread's registers or in the first
-// words of the thread's copied stack. If it finds none, it returns the end of the coroutine's stack. It ignores addresses
-// more than maxStack bytes before that end, because the rest of the stack would be too large to copy.
+// lowest returns the lowest aligned address in a coroutine's stack that the thread's registers or the first words of its
+// copied stack contain. If there is none, it returns the end of the coroutine's stack. It ignores addresses more than
+// maxStack bytes before this end: the rest of the stack would be too large to copy.
 //
 //go:nosplit
 //go:norace

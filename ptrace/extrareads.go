@@ -48,8 +48,7 @@ type extraReads struct {
 
 	blocks [snapshot.MaxBlocks]block
 	n      int
-	// fetched is the number of blocks that were read together with the stack: the variables, and the memory to which the
-	// caller expects them to point (Variable.Expected).
+	// fetched is the number of blocks read together with the stack: the variables, and the memory at Variable.Expected.
 	fetched int
 	vectors [snapshot.MaxBlocks]iovec
 	local   iovec
@@ -94,9 +93,9 @@ func (k *kind) prepare(given *snapshot.Kind) {
 	}
 }
 
-// copyExtraReads copies the additional memory that the caller asked for (s.extra). It reads through the thread t, the main
-// thread, and does nothing unless t is stopped and its registers were read. It copies the variables first. Then it copies
-// the data to which the variables and the nodes of the linked list point, and the memory ranges.
+// copyExtraReads copies the memory of s.extra through t, the main thread. It does nothing unless t is stopped and its
+// registers were read. It copies the variables first. Then it copies the data to which the variables and the nodes of the
+// linked list point, and the memory ranges.
 //
 //go:nosplit
 //go:norace
@@ -126,8 +125,8 @@ func (s *session) copyExtraReads(t *tracee) {
 	s.fetchBlocks(t, first)
 }
 
-// followList adds blocks for the memory to which the nodes of the linked list at s.extra.head point. It follows the list as
-// long as its nodes are in the copied stack, at increasing addresses. node is the address of the first node.
+// followList adds blocks for the memory to which the nodes of the linked list point. It follows the list while the nodes are
+// in the copied stack, at increasing addresses. node is the address of the first node.
 //
 //go:nosplit
 //go:norace
@@ -198,8 +197,8 @@ func (s *session) wantBlock(address uint64, length int) {
 	}
 }
 
-// fetchBlocks copies the blocks from the index first on in one system call, as far as the arena has room. After an
-// unreadable block, it copies the following blocks in another call, for up to maxRetries calls.
+// fetchBlocks copies the blocks from the index first on in one system call. After an unreadable block, it copies the
+// following blocks in another call, up to maxRetries times.
 //
 //go:nosplit
 //go:norace
@@ -245,8 +244,7 @@ func (s *session) takeBlocks(first, last, n int) int {
 	return first
 }
 
-// loadStack returns the word at an address of the thread's copied stack; false: the copy does not contain this address, or
-// it is not aligned.
+// loadStack returns the word at an address of the copied stack; false: the address is outside or not aligned.
 //
 //go:nosplit
 //go:norace

@@ -26,10 +26,10 @@ const (
 type step string
 
 const (
-	stepMapped  step = "mapped"  // the mappings have been read, no thread is attached
-	stepSeized  step = "seized"  // the threads are attached, but not interrupted
-	stepWaiting step = "waiting" // the threads are interrupted, but have not stopped yet
-	stepDone    step = "done"    // the threads are detached
+	stepMapped  step = "mapped"  // mappings have been read, no thread is attached
+	stepSeized  step = "seized"  // threads are attached, not interrupted
+	stepWaiting step = "waiting" // threads are interrupted, but have not stopped yet
+	stepDone    step = "done"    // threads are detached
 )
 
 // session is the state of one capture on its thread: the attached threads, and the memory for the copies. It is

@@ -19,7 +19,7 @@ const (
 	maskSize    = 8 // of sigset_t in the kernel
 )
 
-// setAction sets the action for a signal and stores the previous one in before (rt_sigaction(2)). action and before may be nil.
+// setAction calls rt_sigaction(2), which stores the previous action in before. action and before may be nil.
 func setAction(sig unix.Signal, action, before *sigaction) error {
 	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(action)),
 		uintptr(unsafe.Pointer(before)), maskSize, 0, 0); errno != 0 {

@@ -243,8 +243,8 @@ func (s *session) copyAll() {
 	}
 }
 
-// copyPiece copies a piece of Options.Also through t, the main thread. It does nothing unless t is stopped, is a thread of the
-// target and still runs the same program.
+// copyPiece copies a piece of Options.Also through t, the main thread, unless t is not stopped or has executed another
+// program.
 //
 //go:nosplit
 //go:norace
@@ -318,8 +318,8 @@ func (t *tracee) copyFloating() {
 	t.hasFloat = errno == 0 && t.vector.length == snapshot.FloatingSize
 }
 
-// read copies memory of the target to the arena, as far as there is room and the memory is readable, and returns the number of
-// bytes. The caller adds it to s.arena.used.
+// read copies memory of the target to the arena, as far as there is room and the memory is readable. The caller adds the
+// result to s.arena.used.
 //
 //go:nosplit
 //go:norace

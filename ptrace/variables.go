@@ -54,9 +54,8 @@ func (s *session) wantVariables() {
 }
 
 // wantWithStack adds the memory that is copied together with the main thread's stack: the variables and the data to which
-// they are expected to point. It returns false if readBehindVariables must not be called: the thread is another one, there
-// is nothing to copy or too much, or coroutines are wanted. It is a separate function because nosplit functions have only a
-// small stack (800 bytes, see stop.go).
+// they are expected to point. It returns false for another thread, with coroutines, and if there is nothing or too much to
+// copy. It is separate from readBehindVariables because of the small stack (800 bytes, see stop.go).
 //
 //go:nosplit
 //go:norace

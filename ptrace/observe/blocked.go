@@ -27,8 +27,8 @@ type look struct {
 	voluntary, involuntary uint64
 }
 
-// blocked copies a sleeping thread: its system call, its stack, and the extra reads of a main thread. errAwake: the thread does
-// not sleep. errMoved: it woke up, or its stack was changed, during the copy.
+// blocked copies a sleeping thread and, for a main thread, the extra reads. errAwake: the thread does not sleep. errMoved: it
+// woke up, or its stack was changed, during the copy.
 func (w *observer) blocked(tid int) (snapshot.Thread, error) {
 	pid := w.target.PID
 	thread := snapshot.Thread{TID: tid}

@@ -86,8 +86,7 @@ func derefsOf(t *snapshot.ExtraReads, word uint64) []snapshot.Deref {
 	return t.OnStack
 }
 
-// onStack returns the word at an address, from the copy of the stack; false if the copy does not contain the address, or if it
-// is not aligned.
+// onStack returns the word at an address of the copied stack; false: the address is outside or not aligned.
 func (f *follower) onStack(address uint64) (uint64, bool) {
 	off := address - f.stack.Start
 	if size := uint64(len(f.stack.Data)); address < f.stack.Start || address%8 != 0 || size < 8 || off > size-8 {
@@ -96,8 +95,7 @@ func (f *follower) onStack(address uint64) (uint64, bool) {
 	return binary.NativeEndian.Uint64(f.stack.Data[off:]), true
 }
 
-// take copies memory up to the first unreadable byte, adds it to the field found, and returns it. It copies at most MaxFollow
-// bytes, and nothing after MaxBlocks blocks.
+// take copies memory up to the first unreadable byte, within the limits, adds it to the field found, and returns it.
 func (f *follower) take(address uint64, length int) []byte {
 	length = min(max(length, 0), snapshot.MaxFollow)
 	if f.blocks++; f.blocks > snapshot.MaxBlocks || length == 0 {

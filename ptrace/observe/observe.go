@@ -107,8 +107,7 @@ type observer struct {
 	moved   bool // see Snapshot.Moved
 }
 
-// observe makes one snapshot, and verifies the identity of the process before and after. errExecuted means that the process
-// executed another program meanwhile.
+// observe makes one snapshot of the verified process. errExecuted means that the process executed another program meanwhile.
 func (w *observer) observe() (*snapshot.Snapshot, error) {
 	pid := w.target.PID
 	var err error
@@ -175,8 +174,8 @@ func (w *observer) observe() (*snapshot.Snapshot, error) {
 	return snapshot, nil
 }
 
-// lay adds mappings to a snapshot: the mappings of w.layout, or those that were read before the threads were observed together
-// with those that it reads now.
+// lay adds mappings to a snapshot: the mappings of w.layout, or what w.maps, read before the threads, and a read now have
+// in common (see snapshot.MapsBetween).
 func (w *observer) lay(snap *snapshot.Snapshot) error {
 	if w.layout != nil {
 		snap.Maps, snap.MapsSnapshot = w.maps, w.layout
@@ -191,7 +190,7 @@ func (w *observer) lay(snap *snapshot.Snapshot) error {
 	return nil
 }
 
-// threads observes the main thread, or all threads. It returns an error if no thread could be observed.
+// threads observes the main thread, or all threads. It fails if no thread could be observed.
 func (w *observer) threads() (*snapshot.Snapshot, error) {
 	pid := w.target.PID
 	tids := []int{pid}
@@ -244,8 +243,7 @@ const (
 	lastSlice  = 50 * time.Millisecond
 )
 
-// thread observes one thread in repeated attempts, up to the deadline. The result's Err is nil if one succeeded; engine is
-// the engine that did.
+// thread observes one thread in repeated attempts. If one succeeds, engine is its engine. Otherwise thread.Err says why not.
 func (w *observer) thread(tid int) (thread snapshot.Thread, engine string) {
 	thread.TID = tid // set also if no attempt is made
 	if tid != w.target.PID {

@@ -25,8 +25,8 @@ func BootOffset(pid int) (time.Duration, error) {
 	return ParseBootOffset(text)
 }
 
-// ParseBootOffset returns the offset of the boot time clock in the text of timens_offsets. Each of its lines has a clock, by
-// name or number, seconds and nanoseconds.
+// ParseBootOffset returns the offset of the boot time clock in timens_offsets. Its lines have a clock, by name or number,
+// seconds and nanoseconds.
 func ParseBootOffset(text string) (time.Duration, error) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)

@@ -72,8 +72,7 @@ func Denied(pid, tid int) error {
 	return &PermissionError{tid, reason, detail}
 }
 
-// ReadError replaces ErrGone and ErrDenied, the errors of reading a thread's files, by the errors for the caller of a capture:
-// ErrExited, or the reason for the denial.
+// ReadError replaces ErrGone and ErrDenied, from reading a thread's files, by ErrExited and the reason for the denial.
 func ReadError(pid, tid int, err error) error {
 	switch {
 	case errors.Is(err, ErrGone):

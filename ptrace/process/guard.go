@@ -90,8 +90,8 @@ func (p *processReads) End(pid int) {
 // readingThread is the thread that reads a process: its id in the kernel, or 0 before it has begun.
 type readingThread struct{ id atomic.Int32 }
 
-// isCaller records the calling thread as the reading thread. A goroutine moves to another thread only when it is not blocked,
-// so if it blocks in the first read, it is still on the recorded thread.
+// isCaller records the calling thread as the reading thread. If the goroutine later moves to another thread, it was not
+// blocked until then.
 func (r *readingThread) isCaller() { r.id.Store(int32(unix.Gettid())) } // an id of a thread
 
 // endsInTime waits until done is closed, and reports whether this happened in time. If the thread is blocked in a system
@@ -128,9 +128,9 @@ func systemCall(thread int) string {
 	return string(text)
 }
 
-// sleepsInCall reports whether a result of systemCall shows a thread that sleeps in a system call of our own. "running" means
-// that it runs or waits for a processor. The number -1 means that it sleeps outside of system calls, for example in a page
-// fault of our memory. futex(2) does not count, because idle threads of Go sleep in it.
+// sleepsInCall reports whether a result of systemCall shows a thread that sleeps in a system call. "running" means that it
+// runs or waits for a processor. The number -1 means that it sleeps outside of system calls, for example in a page fault of
+// our memory. futex(2) does not count, because idle threads of Go sleep in it.
 func sleepsInCall(call string) bool {
 	number, _, _ := strings.Cut(strings.TrimSpace(call), " ")
 	return number != "running" && number != "-1" && number != strconv.Itoa(unix.SYS_FUTEX)

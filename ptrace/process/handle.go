@@ -14,8 +14,8 @@ import (
 // share it.
 type Handle struct {
 	pid, fd int
-	holders int            // number of calls of Release to come; guarded by holds
-	keepers int            // number of Keepers that keep the process; guarded by holds
+	holders int            // calls of Release to come; guarded by holds
+	keepers int            // Keepers of the process; guarded by holds
 	files   [keptFiles]int // guarded by holds: descriptors of kept files; 0: not open
 	proof   *Proof         // guarded by holds: the last proof; nil: none
 }
@@ -87,8 +87,7 @@ func (h *Handle) EndsWithin(wait time.Duration) bool {
 	}
 }
 
-// Release gives up a Handle that Hold has returned. Each caller of Hold must call it once. The last Release closes the Handle.
-// For a nil Handle, it does nothing.
+// Release must be called once for each call of Hold. The last Release closes the Handle. For nil, it does nothing.
 func (h *Handle) Release() {
 	if h == nil {
 		return

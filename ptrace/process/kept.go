@@ -32,8 +32,8 @@ const DescriptorsOfKept = 1 + int(keptFiles)
 //
 // The zero value keeps no process. A Keeper must not be used by several goroutines at a time.
 type Keeper struct {
-	most  int // largest number of processes in kept
-	round int // number of calls of Begin
+	most  int // largest number of kept processes
+	round int // calls of Begin
 	kept  map[int]*keptProcess
 }
 
@@ -58,8 +58,8 @@ func NewKeeper(most int) *Keeper {
 // keepRounds is the number of rounds for which a process is kept after its last use.
 const keepRounds = 10
 
-// Begin begins a round of reads. pids are the processes that are going to be read: Begin keeps them, as many as there is room
-// for. It releases processes that the last keepRounds calls of Begin did not name.
+// Begin begins a round, and keeps the processes that are going to be read (pids), if there is room. It releases processes that
+// the last keepRounds calls did not name.
 func (k *Keeper) Begin(pids []int) {
 	k.round++
 	for pid, p := range k.kept {

@@ -48,8 +48,8 @@ func MemoryLimit(pid int) uint64 {
 	})
 }
 
-// memoryLimit computes the result of MemoryLimit. info, groups and mounts are the texts of /proc/meminfo, /proc/PID/cgroup and
-// /proc/self/mountinfo, and read reads other files.
+// memoryLimit is MemoryLimit for the texts of /proc/meminfo, /proc/PID/cgroup and /proc/self/mountinfo; read reads other
+// files.
 func memoryLimit(info, groups, mounts string, read func(name string) string) (least uint64) {
 	const bits = 54 // of a number of units
 	for line := range strings.Lines(info) {

@@ -49,7 +49,7 @@ func readBy(name string, from func(fd int, p []byte) ([]byte, error)) (string, e
 	return text, nil
 }
 
-// readWhole reads a file by one call of read(2). The error is ErrFormat if the file does not fit into the capacity of p.
+// readWhole reads a file by one call of read(2). The file must fit into the capacity of p.
 func readWhole(fd int, p []byte) ([]byte, error) {
 	for {
 		n, err := unix.Read(fd, p[:cap(p)])

@@ -223,8 +223,7 @@ func startRun[T any](pids []int, read func(pid int, memory MemoryOf) T) *run[T] 
 	return r
 }
 
-// readOne calls read for one process, for which the caller has called Guard.begin, and calls Guard.End. problem is the value of
-// a panic in read.
+// readOne calls read for one process, after Guard.begin, and then Guard.End. problem is the value of a panic in read.
 func readOne[T any](pid int, read func(pid int, memory MemoryOf) T) (value T, problem any) {
 	defer func() {
 		problem = recover()

@@ -80,8 +80,7 @@ func ParseStatus(text string) (Status, error) {
 	return s, nil
 }
 
-// set stores the value of one line. known reports whether it is one of the lines that every status file has; ok is false for
-// an invalid value.
+// set stores the value of one line. known reports whether every status file has this line; ok is false for an invalid value.
 func (s *Status) set(key, value string) (known, ok bool) {
 	switch key {
 	case "Name":

@@ -8,7 +8,7 @@ import (
 )
 
 // Target is the process to capture. The fields after PID guard against a reuse of the id by another process. Capture
-// compares them with the process while it is attached to the process, so that the id cannot pass to another one.
+// compares them with the process while it is attached.
 type Target struct {
 	PID       int
 	StartTime uint64  // as process.Stat.StartTime; 0: any
@@ -47,8 +47,7 @@ func CheckPID(pid int) error {
 	return fmt.Errorf("process %d: %w: it is a thread of process %d", pid, ErrInvalidPID, status.TGID)
 }
 
-// ReadTarget reads the process's stat file. It returns an error if the process cannot be captured: it has ended, is a kernel
-// thread, or is not visible in /proc.
+// ReadTarget reads the process's stat file. It returns an error for an ended, a kernel's or a hidden process.
 func ReadTarget(pid int) (Stat, error) {
 	stat, err := ReadStat(pid)
 	switch {
@@ -96,8 +95,7 @@ func KernelPlace(pid, tid int) (channel string, stack []string) {
 	return channel, stack
 }
 
-// Identify returns an error if a process is not the target: the errors of Compare and CompareUser. now is its present stat
-// file.
+// Identify returns the errors of Compare and CompareUser. now is the present stat file of the process.
 func (t *Target) Identify(now *Stat) error {
 	if err := t.Compare(now); err != nil {
 		return err

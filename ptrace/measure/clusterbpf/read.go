@@ -174,8 +174,8 @@ type Process struct {
 	QueryID      uint64
 	Event, State uint32
 	Runnable     bool
-	// Last has the time of the process's last waits that had the same statement, wait event and state. TakeWaits does not
-	// return this time yet.
+	// Last has the time of the process's last waits with the same statement, wait event and state. TakeWaits does not
+	// return it yet.
 	Last WaitTime
 	// Undivided is set while the process has a processor and its previous wait is not yet in Last and Off.
 	// UndividedTook is the length of that wait. UndividedDelay is the part of it in which the process waited for a
@@ -258,9 +258,9 @@ func (s *Sampler) End(at uint64) (list []Process, counted bool, err error) {
 const notCounted = 1
 
 // divide computes the delays of the process's last two waits until the time at. clock is the difference between
-// CLOCK_MONOTONIC and the scheduler's clock. It is used if the process has no clock of its own.
+// CLOCK_MONOTONIC and the scheduler's clock, for a process whose field clock is 0.
 func (p *Process) divide(at, clock uint64) {
-	var before time.Duration // length of the process's waits for a processor that have ended but are not yet in a delay
+	var before time.Duration // length of ended waits for a processor that are not yet in a delay
 	if p.noted && p.Started != 0 {
 		before = time.Duration(p.notedDelay - p.delay)
 	}
@@ -296,8 +296,7 @@ type WaitTime struct {
 	Waits        uint64
 }
 
-// TakeWaits returns the times of the waits that have ended since the previous call of TakeWaits. The waits in Process.Last
-// are not included until a later call.
+// TakeWaits returns the times of the waits that have ended since the previous TakeWaits, except for Process.Last.
 func (s *Sampler) TakeWaits() ([]WaitTime, error) {
 	var list []WaitTime
 	err := batches(s.kernel.Maps["wait_times"].BatchLookupAndDelete, func(k clusterWaitKey, t *clusterWaitTime) {

@@ -43,9 +43,9 @@ type budget struct {
 	session *Session
 	cost    Cost
 	every   int
-	filled  time.Time             // when the kernel's budget of stacks was last increased
+	filled  time.Time             // when more stacks were last allowed
 	judged  time.Time             // end of the last window
-	before  map[Key]Figures       // figures at the end of the last window
+	before  map[Key]Figures       // figures at that time
 	others  map[tableKey]uint64   // hits of other servers' processes at the end of the last window
 	times   map[int]time.Duration // processor time of each process at the end of the last window
 }

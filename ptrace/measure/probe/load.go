@@ -174,7 +174,7 @@ func (p *Programs) prepare(c *Config) error {
 }
 
 // Attach puts breakpoints on instructions of a file: in all processes that have mapped the file (pid 0), or in one process.
-// The path may be that of an open descriptor (/proc/self/fd/N). The error wraps fs.ErrNotExist if the process has ended, and
+// The path may lead to an open descriptor (/proc/self/fd/N). The error wraps fs.ErrNotExist if the process has ended, and
 // ErrUnsupported if the kernel would not count the hits of all its threads.
 func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	name, err := unix.BytePtrFromString(path)

@@ -366,8 +366,8 @@ func addTo(sums map[Key]Figures, key Key, f Figures) {
 }
 
 // removeEnded moves the figures of ended processes from the kernel's table to the field past, to make room for other
-// processes. The parameter sums is the result of the method sums for the table. If past has no room for a process,
-// removeEnded moves the process's figures in sums to Process{}, too, so that the next result of sums has the same keys.
+// processes. The parameter sums is the result of the method sums for the table. If past has no room for a process, its
+// figures in sums are moved to Process{}, too, so that the next sums has the same keys.
 //
 // A process has ended if no process has its PID. Then it cannot hit a probe any more, and its figures are final. As
 // long as another process has the PID, the figures stay in the table.

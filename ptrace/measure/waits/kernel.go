@@ -22,12 +22,12 @@ type kernel struct {
 	mu       sync.Mutex
 	since    time.Time
 	tallies  map[int]*tally  // figures of the slots' present processes, by slot
-	parted   map[life]*tally // figures of processes that have ended, whose last figures have not been read yet
-	ended    table           // sum of the figures of processes that have ended and are not in keep
+	parted   map[life]*tally // figures of ended processes whose last figures were not read yet
+	ended    table           // sums of ended processes that are not in keep
 	last     map[int]uint32  // by slot: number of the newest life whose last figures were read
-	overflow uint64          // sum of Overflow of the processes in ended
+	overflow uint64          // Overflow of the processes in ended
 	resets   map[int]uint64  // number of resets, by process id
-	buffer   slot            // copy of the slot that was read last
+	buffer   slot            // the slot that was read last
 	base     Counters        // counters of the programs at the last reset
 	keep     keeper
 	copied   map[int]*observe.CopiedProcess // processes whose stacks were copied
@@ -36,7 +36,7 @@ type kernel struct {
 	readSlot func(i int, into *slot) bool
 }
 
-// life identifies the use of a slot by one process: the index of the slot, and the number of the use.
+// life identifies the use of a slot by one process: the slot's index and the number of the use.
 type life struct{ slot, number uint32 }
 
 func lifeOf(s *slot) life { return life{s.Index, s.Life} }
@@ -198,11 +198,11 @@ func (k *kernel) refresh() {
 	}
 }
 
-// read copies slot i into k.buffer. A BPF program may be writing to the slot for long, because its processor does something
-// else. Then the buffer gets the figures of the previous read, without the wait in progress: a lower bound. If there was no
-// previous read, the result is false. The programs send the last figures of a process before they clear its slot, on a busy
-// host milliseconds before. If the last figures were read and the slot is not cleared yet, the result is false, too.
-// Otherwise the process would be counted twice.
+// read copies slot i into k.buffer. If a BPF program is writing to the slot for long, because its processor does something
+// else, the buffer gets the figures of the previous read, without the wait in progress: a lower bound. Without a previous
+// read, the result is false. The programs send the last figures of a process before they clear its slot, on a busy host
+// milliseconds before. After the last figures were read, the result is false until then, because the process would be
+// counted twice.
 func (k *kernel) read(i int) bool {
 	if k.readSlot(i, &k.buffer) {
 		over, known := k.last[i]
@@ -231,8 +231,8 @@ func (k *kernel) take(s *slot) *tally {
 	return t
 }
 
-// add adds the waits that are new in the slot since the previous call of add. Figures of one life only grow. If a figure is
-// smaller than at that call, a BPF program wrote to the slot during the read, and add does nothing.
+// add adds the waits that are new since the previous add. Figures of one life only grow. If a figure is smaller than
+// then, a BPF program wrote to the slot during the read, and add does nothing.
 func (t *tally) add(s *slot) {
 	if s.Life == t.last.Life && shrunk(&t.last, s) {
 		return

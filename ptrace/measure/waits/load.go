@@ -36,8 +36,7 @@ const (
 	atSwitches hooks = iota
 	// atCalls times a wait from the entry of a system call to its end, for every system call of the host.
 	atCalls
-	// atFunctions times the same as atCalls. But the programs run only at the system calls in which a server waits, by
-	// trampolines at the kernel functions of these calls.
+	// atFunctions is like atCalls. But the programs run only at the system calls in which a server waits, by trampolines.
 	atFunctions
 )
 
@@ -367,7 +366,7 @@ func (p *programs) detach() {
 	p.links = nil
 }
 
-// refusal returns the error of this package for an error of the kernel: it wraps errPrograms, or fs.ErrPermission.
+// refusal wraps an error of the kernel with errPrograms, or returns an fs.ErrPermission.
 func refusal(err error) error {
 	switch {
 	case errors.Is(err, errPrograms):
@@ -405,8 +404,7 @@ func (p *programs) Read(i int, into *slot) bool {
 // holds reports whether the figures of a slot are valid: Reset was not called after the programs last wrote them.
 func holds(s *slot) bool { return s.Generation == s.WantedGeneration }
 
-// Reset requests that the programs clear slot i before they write to it again. Until they have cleared it, holds returns
-// false. now is the time of the reset.
+// Reset requests that the programs clear slot i before they write to it again. Until they have done so, holds returns false.
 func (p *programs) Reset(i int, now uint64) {
 	atomic.StoreUint64(&p.slots[i].ResetAt, now)
 	atomic.AddUint32(&p.slots[i].WantedGeneration, 1)

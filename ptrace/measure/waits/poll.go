@@ -26,7 +26,7 @@ type poller struct {
 	mu     sync.Mutex
 	since  time.Time
 	slots  map[int]*polled
-	ended  table          // sum of the figures of processes that have ended and are not in keep
+	ended  table          // sums of ended processes that are not in keep
 	resets map[int]uint64 // number of resets, by the server's process id
 	keep   keeper
 	err    error // why the reading ended, if not by Close
@@ -57,8 +57,8 @@ func openPoller(p *procs, info Info, o Options) (*poller, error) {
 	return w, nil
 }
 
-// run reads all wait events again and again until Close, or until the server has ended. For each process that waits, it adds
-// the time since the previous read to the total of the event.
+// run reads all wait events until Close or the end of the server. For each process that waits, it adds the time since the
+// previous read to the event's total.
 func (w *poller) run(buffer []uint32) {
 	defer close(w.done)
 	ticker := time.NewTicker(pollInterval)

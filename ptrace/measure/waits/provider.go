@@ -18,8 +18,7 @@ func Bucket(d time.Duration) int {
 	return min(bits.Len64(uint64(max(d, 0))>>10), Buckets-1)
 }
 
-// BucketLimits returns the shortest duration that belongs to range i, and the shortest one that belongs to the next range;
-// to is 0 for the last range.
+// BucketLimits returns the shortest duration of range i (from) and of the next range (to); to is 0 for the last range.
 func BucketLimits(i int) (from, to time.Duration) {
 	if i > 0 {
 		from = 1 << (9 + i)

@@ -138,8 +138,8 @@ func (p *procs) alive() error {
 	return err
 }
 
-// verify checks the layout with the server's processes. For each process, my_wait_event_info must point into a PGPROC that has
-// its process id. verify returns an error if this is wrong for a process, or could not be checked for any.
+// verify checks the layout with the server's processes: my_wait_event_info of each must point into a PGPROC with its process
+// id. The error means that this is wrong for a process, or could not be checked for any.
 func (p *procs) verify() error {
 	const tries = 3 // a process may just be starting or ending
 	var children []int
@@ -178,8 +178,8 @@ func (p *procs) serverPID(pid int) int {
 	return p.ServerPID(pid)
 }
 
-// slotOf returns the index of a process's PGPROC; false if the process has none, has other rights than p.Rights, or cannot be
-// read in time. In the last case, slotOf adds it to p.unreachable.
+// slotOf returns the index of a process's PGPROC; false if it has none, has other rights than p.Rights, or cannot be read in
+// time (p.unreachable).
 func (p *procs) slotOf(pid int) (int, bool) {
 	var at uint64
 	var err error

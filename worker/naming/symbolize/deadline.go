@@ -5,7 +5,7 @@ import "time"
 // Deadline is a time limit for waiting. The timer starts with the first wait, because most captures wait for nothing.
 // A nil Deadline never expires.
 type Deadline struct {
-	At time.Time // the earliest deadline
+	At    time.Time     // the earliest deadline
 	After time.Duration // time from the first wait to the deadline, if that is later than At
 	done  chan struct{}
 	timer *time.Timer
