@@ -34,8 +34,8 @@ type arena struct {
 	share, kept int
 }
 
-// reserve provides room for the extra reads and for the stacks of the given number of threads: maxStack bytes for each, but
-// at most maxArena for all together.
+// reserve provides room for the extra reads and for the stacks of a number of threads: maxStack bytes for each, but at most
+// maxArena for all.
 func (a *arena) reserve(maxStack, threads int) error {
 	size := max(maxStack, min(maxStack*threads, maxArena)) + extraRoom
 	if len(a.memory) < size {

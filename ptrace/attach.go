@@ -111,9 +111,8 @@ func (s *session) markReaped(threads []int) {
 	}
 }
 
-// refresh sets the name and state of the main thread to those of now. The present ones come from Options.MapsSnapshot and may
-// be out of date. The kernel shows a thread that was stopped before the seize as being in a tracing stop ('t'). refresh
-// replaces this state by 'T'.
+// refresh takes the name and state of the main thread from now, because Options.MapsSnapshot may have old ones. The kernel
+// shows a thread that was stopped before the seize as being in a tracing stop ('t'): refresh replaces this by 'T'.
 func (s *session) refresh(now *process.Stat) {
 	main := &s.tracees[0]
 	main.name, main.state = now.Comm, now.State
@@ -122,9 +121,9 @@ func (s *session) refresh(now *process.Stat) {
 	}
 }
 
-// seize attaches to a thread. It can block while the target starts another program (execve). If the target does this after
-// the seize, the kernel stops it at once (PTRACE_O_TRACEEXEC), and the method look sets tracee.executed. The capture must
-// not go on, because the caller's rights were not checked against those of the new program.
+// seize attaches to a thread. It can block while the target starts another program (execve). If the target does this later,
+// the kernel stops it at once (PTRACE_O_TRACEEXEC), and the method look sets tracee.executed. The new program can have
+// rights for which the target was not checked.
 func seize(pid, tid int) error {
 	const tries = 20
 	var err error

@@ -26,8 +26,8 @@ type blocks struct {
 	local   iovec
 }
 
-// prepare takes over Options.Blocks and allocates the memory for the copies. It leaves out the first block that is empty or
-// exceeds the limits, and all blocks after it.
+// prepare takes over Options.Blocks, up to the first one that is empty or exceeds the limits, and allocates the memory for
+// the copies.
 func (b *blocks) prepare(wanted []snapshot.Block) {
 	*b = blocks{}
 	size := 0

@@ -21,7 +21,7 @@ func Capture(ctx context.Context, t process.Target, o snapshot.Options) (*snapsh
 	return captureWith(ctx, t, o, nil)
 }
 
-// captureWith is Capture with a function for tests, which it calls at each step outside of the target's pause; nil: none.
+// captureWith is Capture with a function for tests, called at each step outside of the target's pause; nil: none.
 func captureWith(
 	ctx context.Context, t process.Target, o snapshot.Options, hook func(step),
 ) (*snapshot.Snapshot, error) {

@@ -17,8 +17,7 @@ import (
 	"pg_stat_backtrace/ptrace/thread"
 )
 
-// stopGrace is how long a call of Capture waits, after its deadline or cancellation, until the thread that traces the target
-// has detached and cleaned up.
+// stopGrace is how long a call waits, after its deadline or cancellation, for the tracing thread to detach and clean up.
 const stopGrace = 300 * time.Millisecond
 
 // captureCall is one call of Capture. A separate goroutine, locked to one thread, makes all ptrace requests. The caller's
@@ -159,9 +158,8 @@ func (f *captureCall) start() {
 	}
 }
 
-// captureWorker is the goroutine that runs captures, one after the other. If a session could not detach the target, the
-// goroutine ends with its thread locked. The runtime then ends the thread, and the kernel detaches the target because its
-// tracer has ended.
+// captureWorker is the goroutine that runs captures. If it could not detach a target, it ends with its thread locked. The
+// runtime then ends the thread, and the kernel detaches the target because its tracer has ended.
 func captureWorker(f *captureCall) {
 	for f.run() {
 		if idleCount.Add(1) > maxIdle {

@@ -19,8 +19,7 @@ type Loader struct {
 	Unsupported error
 	// Release is the first Linux release with all features that the programs need.
 	Release string
-	// HostPIDs means that this process passes process ids to the programs. Spec then returns an error if this process is not
-	// in the host's PID namespace.
+	// HostPIDs means that this process passes process ids to the programs, so it must be in the host's PID namespace.
 	HostPIDs bool
 }
 

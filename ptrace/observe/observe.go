@@ -174,8 +174,8 @@ func (w *observer) observe() (*snapshot.Snapshot, error) {
 	return snapshot, nil
 }
 
-// lay adds mappings to a snapshot: the mappings of w.layout, or what w.maps, read before the threads, and a read now have
-// in common (see snapshot.MapsBetween).
+// lay adds mappings to a snapshot: the mappings of w.layout, or MapsBetween of the mappings read before the threads (w.maps)
+// and now.
 func (w *observer) lay(snap *snapshot.Snapshot) error {
 	if w.layout != nil {
 		snap.Maps, snap.MapsSnapshot = w.maps, w.layout

@@ -92,9 +92,9 @@ type sampler struct {
 	ring []byte
 }
 
-// openSampler opens the perf event. It first tries an event that includes time in the kernel. Then a thread that spends all
-// its time in system calls is sampled too, with the registers of its entry into the kernel. Without CAP_PERFMON this needs
-// kernel.perf_event_paranoid <= 1. Otherwise it opens an event for time in user mode alone, which needs <= 2.
+// openSampler opens the perf event, if possible including time in the kernel. A thread that spends all its time in system
+// calls is then sampled too, with the registers of its entry into the kernel. Without CAP_PERFMON this needs
+// kernel.perf_event_paranoid <= 1. An event for time in user mode alone needs <= 2.
 func openSampler(tid int) (*sampler, error) {
 	attr := unix.PerfEventAttr{
 		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK,

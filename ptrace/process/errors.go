@@ -110,8 +110,7 @@ func Exited(pid int) error {
 	return fmt.Errorf("process %d: %w", pid, ErrExited)
 }
 
-// Failed adds the id of a process or thread and the failed step to the error err. what names the step, for example "read
-// registers".
+// Failed adds to err the id of a process or thread, and the failed step (what), for example "read registers".
 func Failed(pid int, what string, err error) error {
 	return fmt.Errorf("process %d: %s: %w", pid, what, err)
 }

@@ -82,8 +82,7 @@ func readMaps(name string) ([]Mapping, error) {
 	return parseAgain(name, func() (string, error) { return readLarge(name) })
 }
 
-// parseAgain parses the result of the function read. If the mappings are inconsistent, it calls read again, up to
-// mapsAttempts times in all.
+// parseAgain parses the result of the function read, and calls read again if the mappings are inconsistent.
 func parseAgain(name string, read func() (string, error)) (maps []Mapping, err error) {
 	for range mapsAttempts {
 		var text string

@@ -80,7 +80,6 @@ func ProbeReadable(pid int) {
 // anyAddress is an address at which no process can map memory: a process could map a page there that never arrives.
 const anyAddress = 1 << 62
 
-// ErrUnreachable means that the kernel does not return from reading the process's memory. Its text names the two possible
-// causes, because the actual one is not known.
+// ErrUnreachable means that the kernel does not return from reading the process's memory. Its text has both possible causes.
 var ErrUnreachable = errors.New("the kernel does not return from reading its memory: a thread holds the lock of its " +
 	"address space, or the provider of a page does not answer")

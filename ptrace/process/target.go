@@ -80,8 +80,8 @@ func CheckMainThread(stat *Stat) error {
 //go:norace
 func IsDead(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
 
-// IsEnding reports whether a thread is exiting or gone, even if IsDead is false for its state. After an exiting process has lost
-// its memory, the kernel gives its /proc files to root, and denies accesses that it would have allowed before.
+// IsEnding reports whether a thread is exiting or gone, even if IsDead is false. After a process has lost its memory, the
+// kernel gives its /proc files to root, and denies accesses that it would have allowed before.
 func IsEnding(pid, tid int) bool {
 	stat, err := ReadTaskStat(pid, tid)
 	return errors.Is(err, ErrGone) || err == nil && stat.Flags&Exiting != 0

@@ -200,8 +200,7 @@ func Children(pid int) ([]int, error) {
 	return children, nil
 }
 
-// childrenByScan lists the children on kernels without children files (built without CONFIG_PROC_CHILDREN), by reading the
-// parent of every process.
+// childrenByScan lists the children on kernels without children files (built without CONFIG_PROC_CHILDREN).
 func childrenByScan(parent int) ([]int, error) {
 	if _, err := ReadStat(parent); err != nil {
 		return nil, err

@@ -277,8 +277,8 @@ func (t *programs) SetCode(ranges []Range, pages uint64) error {
 	return nil
 }
 
-// Stack waits for the next stack in the ring, and returns it; false at the deadline, after Close, or for an invalid record.
-// The data of the stack is valid until the next call.
+// Stack waits for the next stack; false at the deadline, after Close, or for an invalid record. The data of the stack is
+// valid until the next call.
 func (t *programs) Stack(deadline time.Time) (copiedStack, bool) {
 	t.ring.SetDeadline(deadline)
 	if t.ring.ReadInto(&t.record) != nil {

@@ -40,8 +40,7 @@ type keeper struct {
 	ended []Process
 }
 
-// add keeps the figures of a process that has ended; false if they are not wanted, or if an ended process with the same id is
-// already kept.
+// add keeps the figures of an ended process; false if they are not wanted, or a process with the same id is kept.
 func (k *keeper) add(p Process) bool {
 	wanted := slices.Contains(k.pids, p.PID) || len(k.ended) < k.most
 	again := slices.ContainsFunc(k.ended, func(other Process) bool { return other.PID == p.PID })
