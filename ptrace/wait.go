@@ -110,8 +110,8 @@ func signalOf(status int32) uintptr {
 	return uintptr(status & 0x7f)
 }
 
-// interrupt asks a running tracee to stop. A repeated call does no harm. It is needed if the first call reached a thread whose
-// id another thread has taken over since, by executing a program.
+// interrupt asks a running tracee to stop. A repeated call does no harm. It is needed if the first one reached a thread whose
+// id another thread has then taken over by executing a program.
 //
 //go:nosplit
 //go:norace

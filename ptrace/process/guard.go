@@ -156,8 +156,7 @@ func isClosed(done <-chan struct{}) bool {
 	}
 }
 
-// ReadMemoryWithTimeout is ReadMemory with the timeout ReadTimeout, after which the error is ErrUnreachable. Use a Memory for
-// several reads.
+// ReadMemoryWithTimeout is ReadMemory with a timeout, after which the error is ErrUnreachable. Use a Memory for several reads.
 func ReadMemoryWithTimeout(pid int, addr uint64, p []byte) (int, error) {
 	return NewMemory(pid).Read(addr, p)
 }

@@ -104,8 +104,7 @@ func (k *Keeper) release(pid int, p *keptProcess) {
 	delete(k.kept, pid)
 }
 
-// keepFiles returns a Handle for a Keeper, so that the process's files stay open after they were read; nil: there is no
-// Handle for the process.
+// keepFiles returns a Handle for a Keeper: the process's files stay open after they were read; nil: no Handle.
 func keepFiles(pid int) *Handle {
 	h, err := holdOrKeep(pid, true)
 	if err != nil {
@@ -114,8 +113,7 @@ func keepFiles(pid int) *Handle {
 	return h
 }
 
-// readKept reads a file of a kept process by its open descriptor. If ok is false, the caller must open and read the file: the
-// process is not kept, or the read failed.
+// readKept reads a file of a kept process. If ok is false, the caller must read the file itself.
 func readKept(pid int, file keptFile) (text string, ok bool) {
 	h, fd := lendKept(pid, file)
 	if h == nil {

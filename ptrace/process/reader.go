@@ -139,8 +139,8 @@ func (m *Memory) within(read func()) bool {
 	return true
 }
 
-// MemoryOf reads the memory of the process with this id, without a timeout. It is for functions that run in WithTimeout, in
-// Each, or in another goroutine for which its caller waits with a timeout.
+// MemoryOf reads the memory of the process with this id, without a timeout. It is for functions in WithTimeout, in Each, or in
+// another goroutine with a timeout.
 type MemoryOf int
 
 // Read is ReadMemory.

@@ -25,7 +25,7 @@ type Target struct {
 
 const maxPID = 1<<31 - 1
 
-// CheckPID returns ErrInvalidPID, ErrSelf or ErrExited for a number that is not the id of another live process.
+// CheckPID returns ErrInvalidPID, ErrSelf or ErrExited unless pid is the id of another live process.
 func CheckPID(pid int) error {
 	switch {
 	case pid <= 0 || pid > maxPID:

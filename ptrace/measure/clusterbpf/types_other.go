@@ -4,8 +4,7 @@ package clusterbpf
 
 import "structs"
 
-// These are copies of the types that bpf2go generates from the C code for x86_64, so that the package compiles. There are no
-// BPF programs for this architecture.
+// These are copies of the types that bpf2go generates from the C code for x86_64. This architecture has no BPF programs.
 
 type clusterHead struct {
 	_       structs.HostLayout

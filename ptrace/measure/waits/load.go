@@ -101,8 +101,8 @@ type programs struct {
 	checked  time.Time     // when EndProbesOfEnded last checked the processes
 }
 
-// loadPrograms loads the programs. It does not attach them, so that the caller can first call Seed for processes that already
-// wait. The error wraps fs.ErrPermission or errPrograms.
+// loadPrograms loads the programs without attaching them: the caller may first call Seed for processes that already wait. The
+// error wraps fs.ErrPermission or errPrograms.
 func loadPrograms(s config, hooks hooks) (p *programs, err error) {
 	if s.Procs < 1 || s.Procs > maxSlots {
 		return nil, fmt.Errorf("%w: the server has room for %d processes, and at most %d can be watched",
@@ -448,8 +448,8 @@ func (p *programs) Gone(deadline time.Time, into *slot) bool {
 	return true
 }
 
-// try loads the programs without a server, to find out whether the kernel accepts them. For atFunctions, this does not suffice,
-// so try also attaches one of them for a moment. The parameter uring has the meaning of config.Uring.
+// try loads the programs for no server, to find out whether the kernel accepts them. For atFunctions, it also attaches one of
+// them for a moment. The parameter uring has the meaning of config.Uring.
 func try(hooks hooks, uring bool) error {
 	p, err := loadPrograms(config{Postmaster: -1, ProcSize: 1, Procs: 1, Uring: uring}, hooks)
 	if err != nil {
