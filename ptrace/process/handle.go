@@ -38,8 +38,7 @@ var errTooMany = errors.New("too many processes are held already")
 // older than Linux 5.3, there are maxHolds handles, or no descriptor is left.
 func Hold(pid int) (*Handle, error) { return holdOrKeep(pid, false) }
 
-// holdOrKeep does the work of Hold. The parameter keep is set if the caller is a Keeper: it is counted in Handle.keepers, and
-// maxHolds does not apply.
+// holdOrKeep does the work of Hold. keep is set for a Keeper: it is counted in Handle.keepers, and maxHolds does not apply.
 func holdOrKeep(pid int, keep bool) (*Handle, error) {
 	holds.Lock()
 	defer holds.Unlock()

@@ -123,8 +123,7 @@ func (r *Rights) VerifyProof(p *Proof) error {
 	return r.compare(p.pid, &now, denied)
 }
 
-// compare does the work of Verify. The parameter now has the present rights of the process, and denied is the error of reading
-// them, or nil.
+// compare does the work of Verify. now has the present rights of the process, and denied is the error of reading them.
 func (r *Rights) compare(pid int, now *Rights, denied error) error {
 	if denied != nil && !errors.Is(denied, ErrNotPermitted) || denied != nil && *now == (Rights{}) {
 		return denied

@@ -77,7 +77,7 @@ type Counters struct {
 	Shared, SharedBytes       uint64           // shared mappings, which are not counted as allocations
 	Untracked, UntrackedBytes uint64           // allocations that are missing among the live blocks, because their map was full
 	Replaced, ReplacedBytes   uint64           // blocks whose release was not seen: a later allocation has the same address
-	LostCalls, Unmatched      uint64           // calls lost because too many threads called at a time, and calls that did not return
+	LostCalls, Unmatched      uint64           // calls lost when too many threads called, and calls that did not return
 	LostStacks                uint64           // stacks for which the ring had no room; a later call sends them
 	NoStack, OtherStacks      uint64           // allocations without a stack, and without room for their call path
 	Hashed, Words             uint64           // stacks copied, and their words

@@ -79,8 +79,8 @@ func codeRanges(maps []process.Mapping) (ranges []Range) {
 	return ranges
 }
 
-// codePages returns how many pages with code a process has (exec_vm of struct mm_struct), or 0 if /proc/PID/status cannot be
-// read. This file shows the number in two parts, VmExe and VmLib, in kB.
+// codePages returns how many pages with code a process has (exec_vm of struct mm_struct), from VmExe and VmLib in
+// /proc/PID/status; 0: the file cannot be read.
 func codePages(pid int) uint64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
