@@ -26,7 +26,7 @@ type blocks struct {
 	local   iovec
 }
 
-// prepare takes over Options.Blocks, up to the first one that is empty or exceeds the limits, and allocates the memory for
+// prepare takes over Options.Blocks, up to the first block that is empty or exceeds the limits, and allocates the memory for
 // the copies.
 func (b *blocks) prepare(wanted []snapshot.Block) {
 	*b = blocks{}

@@ -193,8 +193,8 @@ func (c *coroutines) current(sp uint64) int {
 	return -1
 }
 
-// stackOf is like stackAround. But if sp is in the stack of a found coroutine without open, end is the end of that stack and
-// ok is true, even outside of the known mappings.
+// stackOf is like stackAround. But if sp is in the stack of a found coroutine whose field open is false, end is the end of
+// that stack and ok is true, even outside of the known mappings.
 //
 //go:nosplit
 //go:norace
