@@ -292,7 +292,7 @@ func TestQueryReport(t *testing.T) {
 	}
 }
 
-// TestWaitThatGoesOn: a process that only waits has no wait that ends. The text names the wait that goes on.
+// TestWaitThatGoesOn: no wait of a process that only waits has ended. The text names the wait in progress.
 func TestWaitThatGoesOn(t *testing.T) {
 	t.Parallel()
 	r := new(Server).NewSessionReport()
