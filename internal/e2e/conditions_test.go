@@ -424,8 +424,9 @@ var conditions = []condition{
 	},
 	{
 		name: "another role's plan", level: fault, state: "42501", message: "permission denied to get the plan of process %d",
-		detail: "Only roles that see the query of this process in pg_stat_activity may see its plan.",
-		hint:   "An administrator can grant pg_read_all_stats, with which a role sees the queries of all processes.",
+		detail:    "Only roles that see the query of this process in pg_stat_activity may see its plan.",
+		hint:      "An administrator can grant pg_read_all_stats, with which a role sees the queries of all processes.",
+		elsewhere: "TestRunningPlan",
 	},
 	{
 		name: "large answer", level: fault, state: "54000", message: "the answer is larger than %d bytes",

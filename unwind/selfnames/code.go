@@ -34,8 +34,8 @@ type function struct {
 	kind reporter
 	// called is set if other code calls the function, or if code or data contains its address.
 	called bool
-	// opaque is set if the function's code could not be decoded completely, or the function reports errors with an
-	// unknown name.
+	// opaque is set if the function's code could not be decoded completely, or if it reports an error and the name
+	// (__func__) that it passes to the report could not be determined.
 	opaque bool
 }
 

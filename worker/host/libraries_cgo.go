@@ -2,5 +2,6 @@
 
 package host
 
-// loadsLibraries means that the C library may load other libraries at any time, and must map their code.
+// loadsLibraries means that the C library may load further shared libraries at any time. The process must stay allowed to map their
+// code.
 const loadsLibraries = true

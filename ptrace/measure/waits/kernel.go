@@ -200,9 +200,9 @@ func (k *kernel) refresh() {
 
 // read copies slot i into k.buffer. If a BPF program is writing to the slot for long, because its processor does something
 // else, the buffer gets the figures of the previous read, without the wait in progress: a lower bound. Without a previous
-// read, the result is false. The programs send the last figures of a process before they clear its slot, on a busy host
-// milliseconds before. After the last figures were read, the result is false until then, because the process would be
-// counted twice.
+// read, the result is false. When a process ends, the programs first send its final figures and then clear its
+// slot. On a busy host, milliseconds pass between the two. Once the final figures were received, read returns false until the
+// slot is cleared. Otherwise the process would be counted twice.
 func (k *kernel) read(i int) bool {
 	if k.readSlot(i, &k.buffer) {
 		over, known := k.last[i]

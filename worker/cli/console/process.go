@@ -100,7 +100,8 @@ func notOfServer(pid int) error {
 	return err
 }
 
-// IsGone reports whether an error means that a process does not exist, or has ended.
+// IsGone reports whether an error means that a process does not exist, or has ended. It is false if only the main thread has
+// ended.
 func IsGone(err error) bool {
 	var main *process.MainThreadError
 	return !errors.As(err, &main) && (errors.Is(err, process.ErrExited) || errors.Is(err, process.ErrGone))

@@ -168,7 +168,7 @@ type Total struct {
 	Keys    []string
 	Samples int
 	Seconds float64 // of all samples
-	// Before counts the samples of the other span of a comparison.
+	// Before counts the samples of the span with which a comparison compares this one.
 	Before struct {
 		Samples int
 		Seconds float64

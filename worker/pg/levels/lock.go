@@ -7,7 +7,8 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// XactLockTableWaitInfo (lmgr.c), RelationData (rel.h) and pg_class.
+// Offsets in bytes of fields of XactLockTableWaitInfo (lmgr.c), RelationData (rel.h) and pg_class. The constants that end in Reach
+// are the numbers of bytes that are read of a structure.
 const (
 	lockRelation  = 8
 	lockTuple     = 16

@@ -161,8 +161,8 @@ func (p *pages) fetch(addrs []uint64) {
 	}
 }
 
-// together reads clusters by one call. If one of them cannot be read whole, as at the end of a mapping, it reads each
-// half of the clusters by its own call.
+// together reads clusters by one call. If one of them cannot be read whole, as at the end of a mapping, it splits
+// the list of clusters in two, and reads each half by its own call.
 func (p *pages) together(starts []uint64) {
 	memory, ok := p.memory.(Batch)
 	if !ok {

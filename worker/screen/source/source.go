@@ -209,7 +209,8 @@ type WhoRow struct {
 	// Key is the value for a Condition. It has no text of a statement.
 	Key  string `json:"key"`
 	Name string `json:"name"`
-	// Count is the number of values that Others stands for. Other rows do not have it.
+	// Count is set only in the row named Others, which stands for all values without a row of their own: it is the number of
+	// these values.
 	Count  int     `json:"count,omitempty"`
 	Active float64 `json:"active_sessions"`
 	// Share is the percentage of the database time of the sessions that pass the filter.

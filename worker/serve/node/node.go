@@ -265,7 +265,7 @@ type event struct {
 	err     error
 }
 
-// look searches for new and ended processes, and starts proofs and workers that are due.
+// look searches for new and ended server processes. It starts the workers and the proofs (see prove) that are due.
 func (s *supervisor) look(ctx context.Context) error {
 	now := time.Now()
 	examined, err := s.scan.look(now)
