@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Who is a user of a resource: a role, by its oid, or all superusers together.
+// Who identifies the user of a resource. Role is the oid of a role. If Superuser is set, the user is all superusers together.
 type Who struct {
 	Role      uint32
 	Superuser bool

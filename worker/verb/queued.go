@@ -39,7 +39,7 @@ func (s *Service) CarryOut(ctx context.Context, req queue.Request, limiter *limi
 
 // captureQueued makes the same checks as capture at the time of the capture: since the request was made, the caller may
 // have lost a privilege, and another process may have got the process id. It does not check the rate, because the queue
-// has a limiter of its own.
+// limits the rate itself.
 func (s *Service) captureQueued(
 	ctx context.Context, req queue.Request, printed func(*backtrace.Trace),
 ) (none captured, err error) {

@@ -191,7 +191,7 @@ func (t *Tree) Path(i int) []int {
 }
 
 // Read reads the tree of a process. bias is the load bias of the server's program in the process. The error is
-// ErrNoContexts or that of ctx. If a tree was read before ctx ended, Read returns the best one and no error.
+// ErrNoContexts, or the error of ctx. If Read has read a tree before ctx ends, it returns the best tree and no error.
 func (s *Server) Read(ctx context.Context, memory Memory, bias uint64, o Options) (*Tree, error) {
 	if o.MaxContexts <= 0 {
 		o.MaxContexts = DefaultMaxContexts

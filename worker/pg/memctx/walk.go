@@ -100,7 +100,7 @@ func (w *walk) header(addr uint64) (header, bool) {
 // kindAllocSet is the usual kind of context.
 const kindAllocSet = "AllocSet"
 
-// kind returns the kind of a context by its node tag; "": the tag is not that of a context.
+// kind returns the kind of a context by its node tag, or "" if no context has this tag.
 func (w *walk) kind(tag uint32) string {
 	switch l := &w.layout.Tags; int(tag) {
 	case l.AllocSetContext.Int():
