@@ -30,7 +30,23 @@ type Progress struct {
 	lock          sync.Mutex
 	written, lost uint64
 	failing       time.Time // when the first of the failed sweeps in a row failed; zero: the last sweep was written
+	loss          Loss
 }
+
+// Loss describes sweeps that were lost.
+type Loss struct {
+	// Sweeps were lost between Since and Until; 0: none since the start of the worker.
+	Sweeps       uint64
+	Since, Until time.Time
+	// Failing is set if no sweep was written since.
+	Failing bool
+	// Reason is the last error, and Remedy is what an administrator can do; empty: not known.
+	Reason, Remedy string
+}
+
+// lossGap is the time between two lost sweeps after which they are two losses. On a disk that is nearly full, sweeps fail and succeed
+// by turns.
+const lossGap = time.Minute
 
 // Figures returns the numbers of written and lost sweeps since the start of the worker, and for how long every sweep has failed; 0:
 // the last sweep was written.
@@ -43,16 +59,40 @@ func (p *Progress) Figures() (written, lost uint64, failing time.Duration) {
 	return p.written, p.lost, failing
 }
 
-func (p *Progress) count(written, lost uint64, failing bool) {
+// Loss returns the last loss.
+func (p *Progress) Loss() Loss {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	p.written += written
+	l := p.loss
+	l.Failing = !p.failing.IsZero()
+	return l
+}
+
+// succeed counts a written sweep.
+func (p *Progress) succeed() {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	p.written++
+	p.failing = time.Time{}
+}
+
+// fail counts lost sweeps, or notes with lost 0 that the disk does not answer.
+func (p *Progress) fail(lost uint64, why error) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	now := time.Now()
+	if p.loss.Since.IsZero() || p.failing.IsZero() && now.Sub(p.loss.Until) >= lossGap {
+		p.loss = Loss{Since: now}
+	}
+	if p.failing.IsZero() {
+		p.failing = now
+	}
 	p.lost += lost
-	switch {
-	case !failing:
-		p.failing = time.Time{}
-	case p.failing.IsZero():
-		p.failing = time.Now()
+	p.loss.Sweeps += lost
+	p.loss.Until, p.loss.Reason, p.loss.Remedy = now, why.Error(), ""
+	var r *store.Remedied
+	if errors.As(why, &r) {
+		p.loss.Reason, p.loss.Remedy = r.Err.Error(), r.Remedy
 	}
 }
 
@@ -74,6 +114,8 @@ type disk struct {
 	wait    pause
 	unsaid  int   // lost sweeps that the writer has not counted
 	failed  error // error with which run has ended
+	// unsynced is set after store.ErrSync, until a sweep was written to a later journal.
+	unsynced bool
 }
 
 // written is the result of a sweep.
@@ -87,10 +129,10 @@ type written struct {
 // closed returns the error of the last attempt to open the store until the next attempt is due; otherwise nil.
 func (d *disk) closed(now time.Time) error { return d.retry.err(now) }
 
-// lose counts sweeps that are lost.
-func (d *disk) lose(n int) {
-	d.lost += n
-	d.o.Progress.count(0, uint64(n), true)
+// lose counts a sweep that is lost because of an error.
+func (d *disk) lose(why error) {
+	d.lost++
+	d.o.Progress.fail(1, why)
 }
 
 // append hands a sweep to run, and returns the results that have arrived. It waits for them for at most maxGlance or a quarter of
@@ -101,7 +143,7 @@ func (d *disk) append(now time.Time, period time.Duration, s *store.Sweep) []wri
 		go d.run()
 	}
 	if len(d.waiting) == maxWaiting {
-		d.lose(1)
+		d.lose(d.noAnswer(now))
 		return d.slow(now, d.collect(0))
 	}
 	s.Lost, d.lost = d.lost, 0
@@ -119,9 +161,17 @@ func (d *disk) slow(now time.Time, results []written) []written {
 	if len(d.waiting) == 0 || now.Sub(d.waiting[0]) < slowDisk {
 		return results
 	}
-	d.o.Progress.count(0, 0, true)
-	return append(results, written{err: fmt.Errorf("the disk has not answered for %.0f s; up to %d sweeps wait for it",
-		now.Sub(d.waiting[0]).Seconds(), maxWaiting)})
+	err := d.noAnswer(now)
+	d.o.Progress.fail(0, err)
+	return append(results, written{err: err})
+}
+
+// noAnswer returns the error of a disk that does not answer.
+func (d *disk) noAnswer(now time.Time) error {
+	return &store.Remedied{
+		Err:    fmt.Errorf("the disk has not answered for %.0f s; up to %d sweeps wait for it", now.Sub(d.waiting[0]).Seconds(), maxWaiting),
+		Remedy: "look for errors of the disk of " + d.o.Store.Dir + " in the kernel's log (dmesg)",
+	}
 }
 
 // collect returns the results that have arrived, and waits for the missing results for at most the time limit.
@@ -141,9 +191,9 @@ func (d *disk) collect(limit time.Duration) (list []written) {
 		}
 		d.waiting, d.retry = d.waiting[1:], w.retry
 		if w.err == nil {
-			d.o.Progress.count(1, 0, false)
+			d.o.Progress.succeed()
 		} else {
-			d.o.Progress.count(0, 1, true)
+			d.o.Progress.fail(1, w.err)
 		}
 		list = append(list, w)
 	}
@@ -205,7 +255,14 @@ func (d *disk) write(s *store.Sweep) error {
 	s.Lost += d.unsaid
 	d.unsaid = 0
 	err := d.writer.Append(s)
-	if errors.Is(err, store.ErrRemoved) {
+	switch {
+	case err == nil:
+		d.wait, d.unsynced = pause{}, false
+	case errors.Is(err, store.ErrBroken):
+		d.unsynced = d.unsynced || errors.Is(err, store.ErrSync)
+		err = d.wait.after(s.Time, err)
+		_ = d.reopen()
+	case errors.Is(err, store.ErrRemoved):
 		_ = d.reopen()
 	}
 	return err
@@ -236,13 +293,12 @@ func (d *disk) open(now time.Time) error {
 		_ = d.reopen()
 	}
 	o := d.o.Store
-	o.Meta = meta
+	o.Meta, o.CloseJournal = meta, d.unsynced
 	w, err := store.Open(o)
 	if err != nil {
 		return d.wait.after(now, err)
 	}
 	d.writer, d.meta = w, meta
-	d.wait = pause{}
 	return nil
 }
 

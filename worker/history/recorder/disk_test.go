@@ -1,9 +1,10 @@
 package recorder
 
 import (
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/internal/disktest"
 	"pg_stat_backtrace/internal/logtest"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/history/rules"
@@ -35,51 +37,11 @@ const controlID = "578437695752307201" // of controlOnly
 
 func noServer() (cluster.Cluster, error) { return cluster.Cluster{}, cluster.ErrNotRunning }
 
-// small mounts a separate file system, with so many inodes, until the test ends.
-func small(t *testing.T, inodes string) string {
-	t.Helper()
-	dir := t.TempDir()
-	image, mount := filepath.Join(dir, "image"), filepath.Join(dir, "mount")
-	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 16<<20), os.Mkdir(mount, 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-m", "0", "-N", inodes, image).CombinedOutput(); err != nil {
-		t.Skipf("no file system can be made: %v %s", err, out)
-	}
-	if out, err := exec.CommandContext(t.Context(), "mount", "-o", "loop", image, mount).CombinedOutput(); err != nil {
-		t.Skipf("no file system can be mounted: %v %s", err, out)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(mount, unix.MNT_DETACH) })
-	return mount
-}
-
-// freezeDisk makes writes to a file system wait, until the returned function is called.
-func freezeDisk(t *testing.T, mount string) (thaw func()) {
-	t.Helper()
-	const fifreeze, fithaw = 0xc0045877, 0xc0045878
-	f, err := os.Open(mount)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetInt(int(f.Fd()), fifreeze, 0); err != nil {
-		t.Skipf("the file system cannot be frozen: %v", err)
-	}
-	done := false
-	thaw = func() {
-		if !done {
-			done = true
-			_ = unix.IoctlSetInt(int(f.Fd()), fithaw, 0)
-			_ = f.Close()
-		}
-	}
-	t.Cleanup(thaw)
-	return thaw
-}
-
 // TestDiskThatHangs freezes the file system of the history: the rules get each look meanwhile, and then the sweeps that had no room
 // are counted as lost.
 func TestDiskThatHangs(t *testing.T) {
-	mount := small(t, "100")
+	disk := disktest.NewExt4(t, "100")
+	mount := disk.Dir
 	looks, progress := 0, new(Progress)
 	r := New(Options{
 		Store: store.Options{Dir: filepath.Join(mount, "state"), MinFree: 1}, DataDir: controlOnly(t), Server: noServer,
@@ -95,7 +57,7 @@ func TestDiskThatHangs(t *testing.T) {
 		written, _, _ := progress.Figures()
 		return written > 0
 	})
-	thaw := freezeDisk(t, mount)
+	thaw := disk.Freeze()
 	before := looks
 	var err error
 	const more = 5
@@ -180,6 +142,140 @@ func TestStateDirectoryFails(t *testing.T) {
 		}
 	}
 	r.close()
+}
+
+// largeError is noServer with an error that makes the record of each sweep larger than a page of memory.
+func largeError() (cluster.Cluster, error) {
+	text := make([]byte, 8<<10)
+	_, _ = rand.Read(text)
+	return cluster.Cluster{}, fmt.Errorf("%w: %x", cluster.ErrNotRunning, text)
+}
+
+// sweeps makes sweeps of a server that does not run, a second of its own clock apart.
+type sweeps struct {
+	t        *testing.T
+	r        *Recorder
+	dir      string
+	at       time.Time
+	lines    []string
+	progress Progress
+}
+
+func newSweeps(t *testing.T, dir string) *sweeps {
+	t.Helper()
+	s := &sweeps{t: t, dir: dir, at: time.Now().Truncate(time.Hour)}
+	s.r = New(Options{
+		Store: store.Options{Dir: dir, MinFree: 1}, DataDir: controlOnly(t), Server: largeError, Progress: &s.progress,
+		Log: logtest.New(func(l logtest.Line) { s.lines = append(s.lines, l.Message+" "+l.Error) }),
+	})
+	return s
+}
+
+func (s *sweeps) make(n int) {
+	for range n {
+		s.at = s.at.Add(time.Second)
+		s.r.report(s.r.sweep(s.at, 0))
+		s.r.settle(s.r.disk.collect(time.Minute)) // the disk is not slow here
+	}
+}
+
+// end ends the recorder. It expects that the log has each line once, that recording works again, and that each sweep is either in
+// the files or counted as lost there.
+//
+// unsynced is the number of written sweeps that the disk may have lost.
+func (s *sweeps) end(want []string, unsynced uint64) {
+	s.t.Helper()
+	s.r.close()
+	got := strings.Join(s.lines, "\n")
+	for _, w := range want {
+		if strings.Count(got, w) == 0 {
+			s.t.Errorf("no %q", w)
+		}
+	}
+	if n := strings.Count(got, "is not recorded"); n == 0 || n > 3 || !strings.HasSuffix(got, "history is recorded ") || s.t.Failed() {
+		s.t.Errorf("log:\n%s", got)
+	}
+	written, lost, failing := s.progress.Figures()
+	reader, err := store.OpenReader(s.dir, controlID)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	found, counted := uint64(0), uint64(0)
+	err = reader.Sweeps(s.t.Context(), s.at.Add(-24*time.Hour), s.at.Add(time.Hour), func(i store.SweepInfo) error {
+		found++
+		counted += uint64(i.Lost)
+		return nil
+	})
+	if err != nil || found > written || found+unsynced < written || counted != lost || failing != 0 || len(reader.Damage) > 0 {
+		s.t.Errorf("%d sweeps of %d, %d lost of %d, failing for %s, %v %v", found, written, counted, lost, failing, err, reader.Damage)
+	}
+}
+
+// TestStorageFails has a full disk, a disk without inodes, and a file system that fails. The log has the reason with the remedy, and
+// recording works again by itself.
+func TestStorageFails(t *testing.T) {
+	tmpfs := func(t *testing.T) string { return disktest.Tmpfs(t, "size=1m,nr_inodes=40") }
+	var disk *disktest.Ext4
+	var fill func() func()
+	for _, c := range []struct {
+		name string
+		dir  func(t *testing.T) string
+		harm func(t *testing.T, dir string) (mend func())
+		skip time.Duration // time without sweeps after the harm
+		want []string      // parts of the log's lines
+		// unsynced is the number of sweeps since the last fsync.
+		unsynced uint64
+	}{
+		{"full", tmpfs, func(t *testing.T, dir string) func() {
+			return disktest.Fill(t, dir, 0)
+		}, 0, []string{"no space left on device", "free space in the file system of"}, 0},
+		{"full while an hour is closed", tmpfs, func(t *testing.T, dir string) func() {
+			return disktest.Fill(t, dir, 8<<10)
+		}, time.Hour, []string{"close an hour", "no space left on device", "free space in the file system of"}, 0},
+		{"no inode", tmpfs, func(t *testing.T, dir string) func() {
+			return disktest.FillInodes(t, dir)
+		}, time.Hour, []string{"no space left on device", "no free inode"}, 0},
+		{"an error of the file system", func(t *testing.T) string {
+			disk = disktest.NewExt4(t, "100")
+			return disk.Dir
+		}, func(t *testing.T, _ string) func() {
+			disk.Break()
+			return func() {
+				if err := disk.Unmount(); err != nil {
+					t.Error("the recorder keeps a file open:", err)
+				}
+				disk.Repair()
+				disk.Mount()
+			}
+		}, 0, []string{"read-only file system", "mount the file system writable"}, 10},
+		{"a thin volume without room", func(t *testing.T) string {
+			disk, fill = disktest.NewThin(t)
+			return disk.Dir
+		}, func(*testing.T, string) func() { return fill() }, 0, []string{
+			"failed to write to the disk", "no space left on device", "free space in the file system of",
+		}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := c.dir(t)
+			s := newSweeps(t, filepath.Join(dir, "state"))
+			s.make(20)
+			mend := c.harm(t, dir)
+			s.at = s.at.Add(c.skip)
+			s.make(60)
+			loss := s.progress.Loss()
+			if !loss.Failing || loss.Sweeps == 0 || loss.Since.IsZero() || loss.Reason == "" || loss.Remedy == "" {
+				t.Errorf("loss: %+v", loss)
+			}
+			mend()
+			s.at = s.at.Add(2 * maxPause)
+			s.make(steady + 2)
+			if s.progress.Loss().Failing {
+				t.Error("recording does not work again")
+			}
+			disktest.Evict(t, filepath.Join(s.dir, "cluster="+controlID, "journal"))
+			s.end(c.want, c.unsynced)
+		})
+	}
 }
 
 // TestNearlyFullDisk has errors and successes by turns: the log has two lines.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
@@ -20,7 +22,7 @@ import (
 // look returns the data of a sweep that the rules use. delay is the time by which the sweep is late, and err is the error of
 // reading the sessions.
 func (r *Recorder) look(now time.Time, delay time.Duration, s *seen, err error) *rules.Look {
-	l := &rules.Look{Time: now, Period: r.cost.period, Starved: max(delay, r.starved(), r.throttled), Unread: err != nil}
+	l := &rules.Look{Time: now, Period: r.cost.period, Starved: max(r.starved(delay), r.throttled), Unread: err != nil}
 	if err != nil {
 		return l
 	}
@@ -159,17 +161,30 @@ func atRest(r *store.Row) bool {
 	return r.WaitType == "Activity" || r.WaitType == "Client" && r.State != "active" && r.State != "disabled"
 }
 
-// starved returns how long this thread was ready to run but had no processor, since the last call of starved; 0: not known.
-func (r *Recorder) starved() time.Duration {
-	_, waited := schedstat("/proc/thread-self/schedstat")
-	before := r.waited
-	if waited > 0 {
-		r.waited = waited
-	}
-	if before == 0 || waited == 0 {
+// starved returns how long this worker was ready to run but had no processor, since the last call of starved; 0: not known. A sweep
+// that is late by the time delay is no proof: somebody may have stopped the worker (SIGSTOP, a frozen control group). So the delay
+// counts only as far as a thread of the worker has waited for a processor meanwhile, or a quota has stopped the worker.
+func (r *Recorder) starved(delay time.Duration) time.Duration {
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
 		return 0
 	}
-	return waited - before
+	before, throttledBefore := r.waited, r.stopped
+	r.waited, r.stopped = make(map[string]time.Duration, len(tasks)), process.Throttled()
+	longest := time.Duration(0)
+	for _, task := range tasks {
+		tid := task.Name()
+		_, r.waited[tid] = schedstat("/proc/self/task/" + tid + "/schedstat")
+		longest = max(longest, r.waited[tid]-before[tid])
+	}
+	own := strconv.Itoa(unix.Gettid())
+	switch {
+	case before == nil:
+		return 0
+	case r.stopped >= throttledBefore: // else the worker has changed its control group
+		delay = min(delay, longest+r.stopped-throttledBefore)
+	}
+	return max(r.waited[own]-before[own], delay)
 }
 
 // ran returns the time for which a process was on processors since its start; 0: not known.

@@ -99,14 +99,15 @@ type Recorder struct {
 	texts     map[string]string      // normalized texts of the last sweep's statements, by their full text
 	last      time.Time              // of the last sweep
 	cost      meter
-	slots     int             // connection slots for ordinary roles; 0: not known
-	waited    time.Duration   // time for which this thread has waited for a processor since its start
-	throttled time.Duration   // time in the last sweep for which a CPU quota stopped the worker
-	stacks    *stackTaker     // nil: no stacks
-	statuses  statuses        // of processes
-	told      map[string]bool // kinds of errors that were logged since recording worked last
-	good      int             // sweeps on disk since the last error
-	began     bool            // the log says that recording works
+	slots     int                      // connection slots for ordinary roles; 0: not known
+	waited    map[string]time.Duration // time for which each thread has waited for a processor since its start; nil: not read yet
+	stopped   time.Duration            // process.Throttled at the same time
+	throttled time.Duration            // time in the last sweep for which a CPU quota stopped the worker
+	stacks    *stackTaker              // nil: no stacks
+	statuses  statuses                 // of processes
+	told      map[string]bool          // kinds of errors that were logged since recording worked last
+	good      int                      // sweeps on disk since the last error
+	began     bool                     // the log says that recording works
 }
 
 // identity identifies a session of the server.
@@ -284,13 +285,13 @@ func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
 
 func (r *Recorder) sweep(now time.Time, delay time.Duration) error {
 	if err := r.disk.closed(now); err != nil && r.o.Watch == nil {
-		r.disk.lose(1)
+		r.disk.lose(err)
 		return err
 	}
 	s := store.Sweep{Time: now, Period: r.since(now), Delay: max(0, delay)}
 	var notes []string
 	if delay > r.cost.period {
-		notes = append(notes, fmt.Sprintf("%s late: the host or the worker has no time", delay.Round(time.Millisecond)))
+		notes = append(notes, fmt.Sprintf("%s late: the host had no time for the worker, or the worker was stopped", delay.Round(time.Millisecond)))
 	}
 	if r.cost.period > r.o.Period {
 		notes = append(notes, fmt.Sprintf("a sweep each %s: the recorder has used more than %.0f %% of a processor", slowPeriod, costLimit*100))

@@ -77,9 +77,12 @@ type frames struct {
 
 func openFrames(r io.ReaderAt, size int64) (*frames, error) {
 	head := make([]byte, len(magic))
-	if n, err := r.ReadAt(head, 0); errors.Is(err, io.EOF) && string(head[:n]) == magic[:n] {
+	switch n, err := r.ReadAt(head, 0); {
+	case errors.Is(err, io.EOF) && string(head[:n]) == magic[:n]:
 		return nil, errBegun
-	} else if err != nil || string(head) != magic {
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, fmt.Errorf("%w: journal: %w", ErrFile, err)
+	case string(head) != magic:
 		return nil, ErrJournal
 	}
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(plainLimit))
@@ -89,7 +92,10 @@ func openFrames(r io.ReaderAt, size int64) (*frames, error) {
 	f := &frames{r: r, size: size, at: int64(len(magic)), z: z}
 	if _, err := f.next(); err != nil {
 		z.Close()
-		if errors.Is(err, io.EOF) && f.begun() {
+		switch {
+		case !errors.Is(err, io.EOF):
+			return nil, err
+		case f.begun():
 			return nil, errBegun
 		}
 		return nil, ErrJournal
@@ -118,14 +124,14 @@ func (f *frames) begun() bool {
 func (f *frames) close() { f.z.Close() }
 
 // next reads the head and the bytes of the next record, without decoding them, and returns the record's time. It returns io.EOF if
-// there is no further complete record.
+// there is no further complete record, and ErrFile if the disk cannot be read.
 func (f *frames) next() (time.Time, error) {
 	var head [frameHead]byte
 	if f.at+frameHead+frameTime > f.size {
 		return time.Time{}, io.EOF
 	}
 	if _, err := f.r.ReadAt(head[:], f.at); err != nil {
-		return time.Time{}, fmt.Errorf("journal: %w", err)
+		return time.Time{}, fmt.Errorf("%w: journal: %w", ErrFile, err)
 	}
 	length := int64(binary.LittleEndian.Uint32(head[:]))
 	if length < frameTime || length > frameLimit || f.at+frameHead+length > f.size {
@@ -136,7 +142,7 @@ func (f *frames) next() (time.Time, error) {
 	}
 	f.buf = f.buf[:length]
 	if _, err := f.r.ReadAt(f.buf, f.at+frameHead); err != nil {
-		return time.Time{}, fmt.Errorf("journal: %w", err)
+		return time.Time{}, fmt.Errorf("%w: journal: %w", ErrFile, err)
 	}
 	if crc32.Checksum(f.buf, castagnoli) != binary.LittleEndian.Uint32(head[4:]) {
 		return time.Time{}, io.EOF
@@ -284,15 +290,16 @@ func (j *journal) append(s *Sweep) error {
 	if err := j.write(frame); err != nil {
 		return err
 	}
-	j.tally.count(&slim, offset)
-	for _, k := range slim.Stacks {
-		j.stacks[k.ID] = true
-	}
 	if since := s.Time.Sub(j.synced); since >= syncEach || since < 0 {
 		j.synced = s.Time
 		if err := j.file.Sync(); err != nil {
-			return fmt.Errorf("journal: %w", err)
+			j.size = offset // the caller counts this sweep as lost
+			return fmt.Errorf("%w: %w", ErrSync, errors.Join(err, j.file.Truncate(offset)))
 		}
+	}
+	j.tally.count(&slim, offset)
+	for _, k := range slim.Stacks {
+		j.stacks[k.ID] = true
 	}
 	return nil
 }

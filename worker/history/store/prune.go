@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -58,6 +59,7 @@ func (w *Writer) prune(now time.Time) error {
 	for _, h := range list {
 		total += h.size
 	}
+	var failed error // of an hour that could not be removed; later hours can make the room instead
 	for len(list) > 0 {
 		free, err := freeBytes(w.o.Dir)
 		if err != nil {
@@ -65,48 +67,92 @@ func (w *Writer) prune(now time.Time) error {
 		}
 		h := list[0]
 		if now.Sub(h.from.Add(time.Hour)) <= w.o.Keep && total <= most && free >= w.o.MinFree {
-			return nil
+			break
 		}
+		list = list[1:]
 		if err := removeHour(h.dir); err != nil {
-			return fmt.Errorf("history: %w", err)
+			failed = cmp.Or(failed, fmt.Errorf("history: %w", err))
+			continue
 		}
 		total -= h.size
-		list = list[1:]
 	}
 	free, err := freeBytes(w.o.Dir)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if free < w.o.MinFree {
-		return fmt.Errorf("%w: %d MB are free in %s, and %d MB must stay free", ErrNoSpace, free>>20, w.o.Dir, w.o.MinFree>>20)
+	case free < w.o.MinFree:
+		err = fmt.Errorf("%w: %d MB are free in %s, and %d MB must stay free", ErrNoSpace, free>>20, w.o.Dir, w.o.MinFree>>20)
+		return errors.Join(err, failed)
+	case failed != nil && (total > most || broken(failed)):
+		return failed
+	case failed != nil: // an hour is older than Keep
+		w.note = "an old hour cannot be removed: " + failed.Error()
 	}
 	return nil
 }
 
-// removeOldest removes the oldest closed hour of a state directory, if there is one.
-func removeOldest(dir string) {
-	if list := closedHours(filepath.Join(dir, "cluster=*")); len(list) > 0 {
-		_ = removeHour(list[0].dir) // the next sweep reports the full disk
-	}
+// removeOldest removes the oldest closed hour of a state directory that can be removed. It returns false if there is none.
+func removeOldest(dir string) bool {
+	return slices.ContainsFunc(closedHours(filepath.Join(dir, "cluster=*")), func(h closedHour) bool { return removeHour(h.dir) == nil })
 }
 
 // full reports whether an error means that the disk or a quota has no room.
 func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// explain adds the cause and the remedy to some errors of writing to the disk. It returns other errors as they are.
+// A Remedied is an error of writing to the state directory, with its remedy.
+type Remedied struct {
+	Err error
+	// Remedy is a sentence for an administrator: what to do. It has no full stop.
+	Remedy string
+}
+
+func (r *Remedied) Error() string { return r.Err.Error() + ": " + r.Remedy }
+
+// Unwrap returns the error without the remedy.
+func (r *Remedied) Unwrap() error { return r.Err }
+
+// explain adds the remedy to an error of writing to dir (see Remedied). It returns an error without a known remedy as it is.
 func explain(dir string, err error) error {
-	var s unix.Statfs_t
-	switch {
-	case errors.Is(err, unix.ENOSPC) && unix.Statfs(dir, &s) == nil && s.Files > 0 && s.Ffree == 0:
-		return fmt.Errorf("%w: no inode is free in the file system of %s: remove files", err, dir)
-	case errors.Is(err, unix.EDQUOT):
-		return fmt.Errorf("%w: raise the quota of the worker's user, or lower --record-size", err)
-	case errors.Is(err, unix.EFBIG):
-		return fmt.Errorf("%w: the worker may not write so large a file: raise LimitFSIZE= or ulimit -f", err)
-	case errors.Is(err, unix.EROFS):
-		return fmt.Errorf("%w: mount it writable, or give the unit ReadWritePaths=%s", err, dir)
+	if remedy := remedyOf(dir, err); remedy != "" {
+		return &Remedied{err, remedy}
 	}
 	return err
+}
+
+func remedyOf(dir string, err error) string {
+	var s unix.Statfs_t
+	switch {
+	case errors.Is(err, ErrNoSpace):
+		return "free space there, or lower --record-min-free"
+	case errors.Is(err, unix.ENOSPC) && unix.Statfs(dir, &s) == nil && s.Files > 0 && s.Ffree == 0:
+		return "remove files from the file system of " + dir + ", which has no free inode"
+	case errors.Is(err, unix.ENOSPC):
+		return "free space in the file system of " + dir + ", or lower --record-size"
+	case errors.Is(err, unix.EDQUOT):
+		return "raise the quota of the worker's user, or lower --record-size"
+	case errors.Is(err, unix.EFBIG):
+		return "let the worker write larger files: raise LimitFSIZE= or ulimit -f"
+	case errors.Is(err, unix.EROFS):
+		return "mount the file system writable (the kernel's log may have an error of the disk), or give the unit ReadWritePaths=" + dir
+	case errors.Is(err, unix.EIO):
+		return "look for errors of the disk of " + dir + " in the kernel's log (dmesg)"
+	case errors.Is(err, unix.ESTALE), errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
+		return "mount the file system of " + dir + " again"
+	}
+	return ""
+}
+
+// broken reports whether an error means that the file system itself failed. Its files must then be closed, so that an administrator
+// can unmount and repair it. A file system without room has not failed.
+func broken(err error) bool {
+	for _, number := range []unix.Errno{
+		unix.EIO, unix.EROFS, unix.ESTALE, unix.ENOTCONN, unix.ENODEV, unix.ENXIO, unix.ENOMEDIUM, unix.EUCLEAN, unix.EBADMSG, unix.ESHUTDOWN,
+	} {
+		if errors.Is(err, number) {
+			return true
+		}
+	}
+	return false
 }
 
 // part returns the number of bytes that Dir may use: Size, or an equal part of Size with Options.Shared.

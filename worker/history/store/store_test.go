@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"pg_stat_backtrace/worker/history/store"
 )
@@ -533,5 +534,36 @@ func TestDamaged(t *testing.T) {
 	}
 	if reported < 30 {
 		t.Errorf("only %d of 60 damaged files were reported", reported)
+	}
+}
+
+// TestLongNote has a note with a long error. Also the closed hour can be read.
+func TestLongNote(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	random := rand.New(rand.NewPCG(29, 30))
+	from := time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC)
+	w := open(t, dir)
+	for i := range 2 {
+		s := sweep(random, from.Add(time.Duration(i)*time.Hour))
+		s.Note = strings.Repeat("\u00e9", 50_000)
+		if err := w.Append(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	r, err := store.OpenReader(dir, meta.SystemID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := 0
+	err = r.Sweeps(t.Context(), from, from.Add(2*time.Hour), func(s store.SweepInfo) error {
+		if strings.HasPrefix(s.Note, "\u00e9\u00e9") && utf8.ValidString(s.Note) {
+			notes++
+		}
+		return nil
+	})
+	if err != nil || notes != 2 || len(r.Damage) > 0 {
+		t.Errorf("%d notes, %v, %v", notes, err, r.Damage)
 	}
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -31,6 +32,10 @@ type Options struct {
 	// Shared is set if Size is the limit of several folders together: Dir and the other folders in Dir's parent directory whose
 	// names begin with UserFolder. Each folder may use an equal part of Size.
 	Shared bool
+	// CloseJournal makes Open convert the journal that a former Writer has left, also if its hour is the current one. It must be set
+	// if a Writer's method Append has returned ErrSync: the disk may lack parts of that journal, and a reader could not read behind
+	// them.
+	CloseJournal bool
 }
 
 // UserFolder is the begin of a folder's name; the user id follows. The workers of that user record there, if one service has the
@@ -44,6 +49,11 @@ var (
 	ErrNoSpace = errors.New("not enough free space for the history")
 	// ErrDirectory means that the state directory cannot be trusted or used.
 	ErrDirectory = errors.New("the state directory cannot be used")
+	// ErrBroken means that the file system has failed. The caller should close the Writer, so that the file system can be unmounted,
+	// and call Open later.
+	ErrBroken = errors.New("the file system of the history has failed")
+	// ErrSync is an ErrBroken of fsync: the disk may lack sweeps that were written before.
+	ErrSync = fmt.Errorf("%w to write to the disk", ErrBroken)
 	// ErrRemoved means that the files of a Writer were removed or replaced while it used them. The next Open makes the files
 	// again.
 	ErrRemoved = errors.New("the files of the history were removed")
@@ -65,6 +75,10 @@ type Writer struct {
 	freed time.Time // when an hour was removed because the disk was full
 	note  string    // to add to the note of the next sweep
 }
+
+// maxNote bounds the note of a sweep, in bytes. A page of a Parquet file has its least and greatest text in the header, and readers
+// refuse a long header.
+const maxNote = 4 << 10
 
 // closePause is the time between attempts to close an hour: each costs about as much as a minute of recording.
 const closePause = 30 * time.Second
@@ -174,19 +188,25 @@ func (w *Writer) recover(now time.Time) error {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
 	f, err := openFrames(file, st.Size())
-	if err != nil { // not one of ours, or of a later version: keep it, out of the way
+	if errors.Is(err, ErrJournal) { // not one of ours, or of a later version: keep it, out of the way
 		return w.setAside(now, err)
 	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
 	defer f.close()
-	if f.meta != w.o.Meta {
+	if f.meta != w.o.Meta || w.o.CloseJournal {
 		return w.closeHour(now)
 	}
 	var first time.Time
 	stacks := map[int64]bool{}
 	for {
 		at, err := f.next()
-		if err != nil {
+		if errors.Is(err, io.EOF) {
 			break
+		}
+		if err != nil { // the disk has failed: what follows may be readable later
+			return fmt.Errorf("%w: %w", ErrDirectory, err)
 		}
 		if f.sums {
 			continue
@@ -246,12 +266,20 @@ func (w *Writer) Append(s *Sweep) error {
 	if w.note != "" {
 		s.Note = strings.TrimPrefix(note+"; "+w.note, "; ")
 	}
+	if len(s.Note) > maxNote {
+		s.Note = strings.ToValidUTF8(s.Note[:maxNote], "") + more
+	}
 	if err := w.append(s); err != nil {
 		s.Lost, s.Note = own, note
 		w.lost += own + 1
 		if full(err) && s.Time.Sub(w.freed).Abs() >= time.Minute {
 			w.freed = s.Time
-			removeOldest(w.o.Dir)
+			if removeOldest(w.o.Dir) {
+				w.why = nil // an hour that could not be closed may have room now
+			}
+		}
+		if broken(err) && !errors.Is(err, ErrBroken) {
+			err = fmt.Errorf("%w: %w", ErrBroken, err)
 		}
 		return explain(w.o.Dir, err)
 	}
