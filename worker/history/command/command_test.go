@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/internal/disktest"
 	"pg_stat_backtrace/worker/history/rules"
 )
 
@@ -285,5 +286,54 @@ func TestManyAlerts(t *testing.T) {
 	}
 	if ran+dropped+refused != all || ran < queueLength || lines > ran {
 		t.Errorf("%d ran, %d dropped in %d lines, %d refused of %d", ran, dropped, lines, refused, all)
+	}
+}
+
+// TestStuck has programs, and processes that they have left, which write to a disk that does not answer: the kernel does not end them.
+// The helper runs further programs up to a limit, says why it starts no more, and runs programs again when the disk answers.
+func TestStuck(t *testing.T) {
+	t.Parallel()
+	disk := disktest.NewExt4(t, "100")
+	// Each argument of the shell function is a file that a process in a session of its own writes.
+	a := start(t, `write() { setsid sh -c 'echo $$ >>"$1/pids"; exec 3>>"$2"' sh "$1" "$2"; }
+for n in 1 2 3; do write "$1" `+disk.Dir+`/$n & done; while [ "$(wc -l <"$1/pids")" -lt 3 ]; do sleep 0.01; done
+echo $$ >>"$1/pids"; exec 3>>`+disk.Dir+`/own; echo written; rm "$1/pids"`, "1s")
+	if err := os.WriteFile(filepath.Join(a.dir, "pids"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	thaw := disk.Freeze()
+	if r := a.result("{}"); !strings.HasPrefix(r.Error, "4 killed processes have not ended") || r.Status != -1 {
+		t.Errorf("%+v", r)
+	}
+	for range 2 {
+		if r := a.result("{}"); !strings.HasPrefix(r.Error, "not started: 4 killed processes have not ended") {
+			t.Errorf("%+v", r)
+		}
+	}
+	b := start(t, "echo $$ >>\"$1/pids\"; exec 3>>"+disk.Dir+"/other", "10s")
+	if err := b.runner.Send("x", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); len(b.pids()) == 0 && time.Since(begin) < time.Minute; {
+		time.Sleep(10 * time.Millisecond)
+	}
+	b.runner.Close()
+	if err := <-b.ended; err != nil {
+		t.Error("the end of a worker:", err)
+	}
+	thaw()
+	a.gone("the disk answers again")
+	b.gone("the disk answers again")
+	if err := os.WriteFile(filepath.Join(a.dir, "pids"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); ; {
+		r := a.result("{}")
+		if r.Output == "written" && r.Error == "" {
+			break
+		}
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("%+v", r)
+		}
 	}
 }

@@ -8,12 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -40,14 +43,20 @@ func Serve(input io.Reader, output io.Writer, load func() (rules.Command, error)
 	defer cancel()
 	out := json.NewEncoder(output)
 	var dropped atomic.Int64
-	for q := range requests(input, &dropped, cancel) {
+	s := &runner{programs: map[int]<-chan struct{}{}}
+	queue := requests(input, &dropped, cancel)
+	for {
+		q, ok := s.next(queue)
+		if !ok {
+			return nil
+		}
 		if q.Reload {
 			if changed, err := load(); err == nil {
 				c = changed
 			}
 			continue
 		}
-		r := run(ctx, &c, &q)
+		r := s.run(ctx, &c, &q)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -61,7 +70,20 @@ func Serve(input io.Reader, output io.Writer, load func() (rules.Command, error)
 			}
 		}
 	}
-	return nil
+}
+
+// next returns the next request; false: the input has ended. While stuck processes exist, it kills from time to time what they leave.
+func (s *runner) next(queue <-chan request) (request, bool) {
+	for s.stuck() > 0 {
+		select {
+		case q, ok := <-queue:
+			return q, ok
+		case <-time.After(stuckPause):
+			s.killOrphans(0, time.Now())
+		}
+	}
+	q, ok := <-queue
+	return q, ok
 }
 
 // requests reads the input in a goroutine until the input ends, and then calls the function ended. The goroutine never waits for a
@@ -119,11 +141,31 @@ func closeAtExec() error {
 	return nil
 }
 
-// run runs the program once, with the alert of q as its standard input, and kills it after the time limit of c.
-func run(ctx context.Context, c *rules.Command, q *request) (r Result) {
+// Limits of killed processes that do not end. The kernel does not end a process in an uninterruptible sleep, such as a call to a disk
+// that does not answer.
+const (
+	maxStuck   = 4               // above this number, run starts no program
+	killLimit  = 3 * time.Second // time for which run waits for the end of killed processes
+	killPause  = 5 * time.Millisecond
+	stuckPause = 10 * time.Second // between looks for the end of stuck processes
+)
+
+// runner runs the program of the rules for one alert after the other.
+type runner struct {
+	programs map[int]<-chan struct{} // programs that were killed and had not ended, by process id; closed when it has ended
+	orphans  map[int]bool            // processes that programs have left, were killed and had not ended
+}
+
+// run runs the program once, with the alert of q as its standard input, and kills it after the time limit of c. If killed processes do
+// not end, it returns after killLimit nevertheless.
+func (s *runner) run(ctx context.Context, c *rules.Command, q *request) (r Result) {
 	r = Result{Rule: q.Rule, Status: -1}
 	if len(c.Run) == 0 {
 		r.Error = "the file of rules has no command now"
+		return r
+	}
+	if s.killOrphans(0, time.Now()); s.stuck() >= maxStuck {
+		r.Error = "not started: " + s.describe()
 		return r
 	}
 	// The file of the program may have changed since load checked it.
@@ -157,14 +199,15 @@ func run(ctx context.Context, c *rules.Command, q *request) (r Result) {
 	case <-limit.C:
 		late = true
 	}
-	_ = unix.Kill(-p.Process.Pid, unix.SIGKILL)
-	<-ended
-	killOrphans(p.Process.Pid)
-	err := p.Wait()
+	err := s.end(p, ended)
 	r.Duration = time.Since(begin)
-	r.Output, r.Cut = out.text(), out.cut
-	r.Status = p.ProcessState.ExitCode()
+	r.Output, r.Cut = out.text()
+	if p.ProcessState != nil {
+		r.Status = p.ProcessState.ExitCode()
+	}
 	switch {
+	case s.stuck() > 0:
+		r.Error = s.describe()
 	case late:
 		r.Error = fmt.Sprintf("killed after %s", c.Timeout)
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
@@ -173,27 +216,91 @@ func run(ctx context.Context, c *rules.Command, q *request) (r Result) {
 	return r
 }
 
-// killOrphans kills the processes that a program has left, also in other process groups. When a process ends, its children become
-// children of this process, so that the next round finds them. own is the id of the program itself, for which the caller waits.
-func killOrphans(own int) {
-	const rounds = 100
-	for range rounds {
-		found := false
+// end kills a program and the processes that it has left, and waits for them for at most killLimit. The channel is closed when the
+// program has ended. end returns the error of p.Wait; nil: the program has not ended yet.
+func (s *runner) end(p *exec.Cmd, ended <-chan struct{}) error {
+	until := time.Now().Add(killLimit)
+	_ = unix.Kill(-p.Process.Pid, unix.SIGKILL)
+	select {
+	case <-ended:
+		s.killOrphans(p.Process.Pid, until)
+		return p.Wait()
+	case <-time.After(killLimit):
+	}
+	gone := make(chan struct{})
+	s.programs[p.Process.Pid] = gone
+	go func() {
+		<-ended
+		_ = p.Wait() // also closes the pipes
+		close(gone)
+	}()
+	s.killOrphans(0, time.Now())
+	return nil
+}
+
+// killOrphans kills the processes that programs have left, also in other process groups. When a process ends, its children become
+// children of this process, so that the next round finds them. It stops at the time until, but makes at least one round. own is the id
+// of a program that has ended, and for which the caller waits.
+func (s *runner) killOrphans(own int, until time.Time) {
+	for {
+		left, fresh, ended := map[int]bool{}, 0, false
 		for _, pid := range children() {
-			if pid == own {
+			if pid == own || s.programs[pid] != nil {
 				continue
 			}
-			found = true
-			if unix.Kill(pid, unix.SIGKILL) != nil {
+			_ = unix.Kill(pid, unix.SIGKILL) // the id is of our child: no other process gets it before the next line
+			if reaped(pid) {
+				ended = true
 				continue
 			}
-			for _, err := unix.Wait4(pid, nil, 0, nil); errors.Is(err, unix.EINTR); _, err = unix.Wait4(pid, nil, 0, nil) {
+			left[pid] = true
+			if !s.orphans[pid] {
+				fresh++
 			}
 		}
-		if !found {
+		if fresh == 0 && !ended || !time.Now().Before(until) {
+			s.orphans = left
 			return
 		}
+		if !ended {
+			time.Sleep(killPause)
+		}
 	}
+}
+
+// reaped removes a zombie. It returns false if the child has not ended.
+func reaped(pid int) bool {
+	for {
+		got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return got == pid || err != nil
+		}
+	}
+}
+
+// stuck returns the number of killed processes that have not ended.
+func (s *runner) stuck() int {
+	for pid, gone := range s.programs {
+		select {
+		case <-gone:
+			delete(s.programs, pid)
+		default:
+		}
+	}
+	return len(s.programs) + len(s.orphans)
+}
+
+// describe names the processes that stuck counts.
+func (s *runner) describe() string {
+	const most = 10
+	pids := slices.Sorted(maps.Keys(s.programs))
+	pids = append(pids, slices.Sorted(maps.Keys(s.orphans))...)
+	who := "1 killed process has"
+	if len(pids) != 1 {
+		who = fmt.Sprintf("%d killed processes have", len(pids))
+	}
+	return fmt.Sprintf("%s not ended and may wait for a disk that does not answer: PID %s", who,
+		strings.ReplaceAll(strings.Trim(fmt.Sprint(pids[:min(len(pids), most)]), "[]"), " ", ", "))
 }
 
 func children() (pids []int) {
@@ -212,18 +319,32 @@ func children() (pids []int) {
 	return pids
 }
 
-// bounded keeps the first maxOutput bytes that are written to it. It needs no lock: Stdout and Stderr of the exec.Cmd are the same
-// writer, so one goroutine writes.
+// bounded keeps the first maxOutput bytes that are written to it. It is safe for concurrent use: a program that does not end may write
+// while run reads.
 type bounded struct {
-	b   []byte
-	cut bool
+	lock sync.Mutex
+	b    []byte
+	cut  bool
 }
 
+// writePause makes a program that writes without end slow, so that this process needs little processor time for it.
+const writePause = time.Millisecond
+
 func (o *bounded) Write(p []byte) (int, error) {
+	o.lock.Lock()
 	n := min(len(p), maxOutput-len(o.b))
 	o.b = append(o.b, p[:n]...)
 	o.cut = o.cut || n < len(p)
+	cut := o.cut
+	o.lock.Unlock()
+	if cut {
+		time.Sleep(writePause)
+	}
 	return len(p), nil
 }
 
-func (o *bounded) text() string { return strings.ToValidUTF8(strings.TrimSpace(string(o.b)), "?") }
+func (o *bounded) text() (text string, cut bool) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	return strings.ToValidUTF8(strings.TrimSpace(string(o.b)), "?"), o.cut
+}
