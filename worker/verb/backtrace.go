@@ -1,6 +1,7 @@
 package verb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,8 @@ type outcome struct {
 	// phrase says what the process did, without names of objects.
 	phrase string
 	err    error
+	// sqlState is the SQLSTATE of the answer, if failure does not know the error.
+	sqlState string
 }
 
 // answerOne answers with the stack of one process.
@@ -73,7 +76,7 @@ func (s *Service) journal(req spool.Request, o outcome, took time.Duration) {
 	s.log1(req, func(event *zerolog.Event) {
 		event.Int("pid", o.pid).Dur("took_ms", took)
 		if o.err != nil {
-			event.Str("sqlstate", failure(o.pid, o.err).SQLState).AnErr("error", o.err).Msg("request failed")
+			event.Str("sqlstate", cmp.Or(o.sqlState, failure(o.pid, o.err).SQLState)).AnErr("error", o.err).Msg("request failed")
 			return
 		}
 		event.Str("engine", o.engine).Dur("pause_ms", o.pause).Int("frames", o.depth)

@@ -28,7 +28,7 @@ func (s *Service) answerToFile(ctx context.Context, c call) (a spool.Answer) {
 	dir, err := s.incidentDir()
 	if err != nil {
 		a = historyFailure(err)
-		s.journal(req, outcome{pid: o.pid, err: err}, time.Since(c.began))
+		s.journal(req, outcome{pid: o.pid, err: err, sqlState: a.SQLState}, time.Since(c.began))
 		s.cfg.Journal.Add(req.Database, journalRow(req, c.began, captured{}, a))
 		return a
 	}
@@ -51,6 +51,7 @@ func (s *Service) answerToFile(ctx context.Context, c call) (a spool.Answer) {
 	default:
 		a = spool.Answer{Text: path}
 	}
+	o.sqlState = a.SQLState
 	s.journal(req, o, time.Since(c.began))
 	s.cfg.Journal.Add(req.Database, journalRow(req, c.began, o.captured, a))
 	return a

@@ -21,6 +21,11 @@ import (
 const (
 	fileLimit = 4 << 20  // bytes of a JSON file that is written
 	readLimit = 16 << 20 // bytes of a JSON file that is read
+	// Bounds of a JSON file that is read, far above those of a file that is written. A forged file would otherwise take a hundred times
+	// its size in memory, or make the printed result as much larger by its indentation.
+	maxDepth    = 1000
+	maxElements = 100_000 // of all lists
+	maxMembers  = 400_000 // of all objects
 )
 
 var (
@@ -92,7 +97,7 @@ func (d *Dir) Complete(i *Incident) error {
 // make makes the directory if it is missing, and verifies that only this user can read and write it.
 func (d *Dir) make() error {
 	if err := os.Mkdir(d.Path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%w: %w", ErrDirectory, err)
+		return failed(err)
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(d.Path, &st); err != nil {
@@ -240,6 +245,9 @@ func (d *Dir) Read(id string) (*Incident, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
+	if !withinBounds(text) {
+		return nil, fmt.Errorf("%w: %s has more parts than an incident can have: it is forged or damaged", ErrUnreadable, path)
+	}
 	i := new(Incident)
 	if err := json.Unmarshal(text, i); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnreadable, path, err)
@@ -251,6 +259,36 @@ func (d *Dir) Read(id string) (*Incident, error) {
 		return nil, fmt.Errorf("%w: %s has a forest of waits that is too large", ErrUnreadable, path)
 	}
 	return i, nil
+}
+
+// withinBounds reports whether a JSON text is within maxDepth, maxElements and maxMembers. It does not verify the text.
+func withinBounds(text []byte) bool {
+	var open []byte // the brackets that are open
+	elements, members := 0, 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; c {
+		case '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			open = append(open, c)
+		case '}', ']':
+			open = open[:max(0, len(open)-1)]
+		case ',':
+			if len(open) > 0 && open[len(open)-1] == '[' {
+				elements++
+			} else {
+				members++
+			}
+		}
+		if len(open) > maxDepth || elements > maxElements || members > maxMembers {
+			return false
+		}
+	}
+	return true
 }
 
 // deeper reports whether a forest has more levels than allowed, or a nil node. Such a forest comes from a damaged file.

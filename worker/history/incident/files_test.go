@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -131,8 +132,7 @@ func TestHostileNames(t *testing.T) {
 }
 
 // TestForgedFiles has files in the directory that no worker has written.
-func TestForgedFiles(t *testing.T) {
-	t.Parallel()
+func TestForgedFiles(t *testing.T) { // not parallel, because it measures the memory of this process
 	d := Dir{Path: t.TempDir(), Keep: 100, Size: 1 << 30}
 	good := hostileIncident(time.Now())
 	if _, err := d.Write(good); err == nil {
@@ -157,6 +157,21 @@ func TestForgedFiles(t *testing.T) {
 	put("hole.json", `{"schema_version":1,"id":"hole","forest":[null]}`)
 	put("large.json", strings.Repeat(" ", readLimit+1))
 	put("not ours.json", "{}")
+	// Small files that would take much memory, or become large when they are printed.
+	fat := func(member, element string, n int) string {
+		return `{"schema_version":1,"id":"ID",` + member + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + `]}`
+	}
+	nested := strings.Repeat(`{"children":[`, 4000) + strings.Repeat(`]}`, 4000)
+	for id, text := range map[string]string{
+		"sessions": fat(`"sessions":[`, "{}", 5_000_000), "nulls": fat(`"sessions":[`, "null", 3_000_000),
+		"numbers": fat(`"sessions":[`, "1", 7_000_000), "members": fat(`"missing":["\\\"],[,"],"host":{"memory":{"a":1},"x":[`, `{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8}`, 60_000) + "}",
+		"plans": fat(`"plans":[`, `{"statements":[`+nested+`]}`, 1),
+	} {
+		put(id+".json", strings.Replace(text, "ID", id, 1))
+	}
+	if err := os.Mkdir(filepath.Join(d.Path, "folder.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := unix.Mkfifo(filepath.Join(d.Path, "pipe.json"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -171,16 +186,23 @@ func TestForgedFiles(t *testing.T) {
 	for id, want := range map[string]error{
 		"text": ErrUnreadable, "newer": ErrUnreadable, "other": ErrUnreadable, "deep": ErrUnreadable, "hole": ErrUnreadable, "large": ErrUnreadable,
 		"pipe": ErrUnreadable, link.ID: ErrUnreadable, "missing": ErrNotFound, "../../etc/passwd": ErrNotFound, "not ours": ErrNotFound, "": ErrNotFound,
-		"-x": ErrNotFound, strings.Repeat("a", 100): ErrNotFound,
+		"-x": ErrNotFound, strings.Repeat("a", 100): ErrNotFound, "folder": ErrUnreadable, "sessions": ErrUnreadable, "nulls": ErrUnreadable,
+		"numbers": ErrUnreadable, "members": ErrUnreadable, "plans": ErrUnreadable,
 	} {
-		if _, err := d.Read(id); !errors.Is(err, want) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := d.Read(id)
+		if runtime.ReadMemStats(&after); !errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", id, err, want)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 10*readLimit {
+			t.Errorf("%q takes %d MB", id, took>>20)
 		}
 	}
 	if _, err := d.Read(good.ID); err != nil {
 		t.Error(err)
 	}
-	if list, err := d.List(); err != nil || len(list) != 7 {
+	if list, err := d.List(); err != nil || len(list) != 12 {
 		t.Errorf("%v, %v", list, err)
 	}
 }

@@ -68,8 +68,11 @@ func (d *Dir) WriteText(path string, text []byte) error {
 			next, err = unix.Openat(at, folder, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		}
 		unix.Close(at)
-		if err != nil {
+		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 			return fmt.Errorf("%w: %s: %w", ErrBadPath, folder, err)
+		}
+		if err != nil {
+			return failed(err)
 		}
 		at = next
 	}
@@ -79,21 +82,31 @@ func (d *Dir) WriteText(path string, text []byte) error {
 		return ErrExists
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrDirectory, err)
+		return failed(err)
 	}
 	f := os.NewFile(uintptr(fd), name)
 	_, err = f.Write(text)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		_ = unix.Unlinkat(at, name, 0)
-		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
-	return nil
+	return failed(err)
+}
+
+// failed makes ErrNoSpace or ErrDirectory of an error of the file system; nil stays nil.
+func failed(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	}
+	return fmt.Errorf("%w: %w", ErrDirectory, err)
 }
 
 // roomForText returns an error if a new text file of this size would exceed the limits of text files, or leave too little free
 // space.
 func (d *Dir) roomForText(size int64) error {
-	entries := 0
+	entries, all := 0, size
 	err := filepath.WalkDir(d.Path, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // another process has just removed the file
@@ -105,9 +118,9 @@ func (d *Dir) roomForText(size int64) error {
 			return nil
 		}
 		if info, err := e.Info(); err == nil && !e.IsDir() {
-			size += info.Size()
+			all += info.Size()
 		}
-		if entries++; entries >= maxTextFiles || size > maxTextFileBytes {
+		if entries++; entries >= maxTextFiles || all > maxTextFileBytes {
 			return ErrTooMany
 		}
 		return nil

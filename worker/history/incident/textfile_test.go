@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/disktest"
 	"pg_stat_backtrace/worker/history/incident"
 )
 
@@ -73,5 +74,29 @@ func TestWriteText(t *testing.T) {
 	}
 	if err := d.WriteText("open.txt", nil); !errors.Is(err, incident.ErrDirectory) {
 		t.Error("a directory of others:", err)
+	}
+}
+
+// TestTextOnFullDisk fills a file system. Earlier files do not count twice, and a file that was not written is removed.
+func TestTextOnFullDisk(t *testing.T) {
+	t.Parallel()
+	disk := disktest.Tmpfs(t, "size=4m")
+	d := incident.Dir{Path: filepath.Join(disk, "incidents"), MinFree: 2 << 20}
+	for _, f := range []struct {
+		name string
+		size int
+		want error
+	}{{"a.txt", 1 << 20, nil}, {"b.txt", 1 << 19, nil}, {"c.txt", 1 << 20, incident.ErrNoSpace}} {
+		if err := d.WriteText(f.name, make([]byte, f.size)); !errors.Is(err, f.want) {
+			t.Errorf("%s: %v, want %v", f.name, err, f.want)
+		}
+	}
+	disktest.Fill(t, disk, 4096)
+	d.MinFree = 0
+	if err := d.WriteText("d.txt", make([]byte, 1<<16)); !errors.Is(err, incident.ErrNoSpace) {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(d.Path, "d.txt")); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
 	}
 }
