@@ -2,10 +2,12 @@ package worker
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"pg_stat_backtrace/worker/serve/metrics"
+	"pg_stat_backtrace/worker/serve/spool"
 	"pg_stat_backtrace/worker/serve/web"
 )
 
@@ -66,7 +68,9 @@ func (w *Worker) health() (h web.Health) {
 		}
 	}
 	if _, _, failing := w.recorded.Figures(); failing >= healthyGap {
-		h.Missing = append(h.Missing, fmt.Sprintf("the history has not been recorded for %s: see the log", failing.Round(time.Second)))
+		l := w.recorded.Loss()
+		h.Missing = append(h.Missing, strings.TrimSuffix(fmt.Sprintf("the history has not been recorded for %s: %s: %s",
+			failing.Round(time.Second), l.Reason, l.Remedy), ": "))
 	}
 	return h
 }
@@ -74,6 +78,14 @@ func (w *Worker) health() (h web.Health) {
 // healthyGap is the time for which recording may fail before health reports it, because a disk can be slow for a
 // moment.
 const healthyGap = 10 * time.Second
+
+// recorder describes the recorder for the command doctor.
+func (w *Worker) recorder() spool.Recorder {
+	l := w.recorded.Loss()
+	return spool.Recorder{
+		Dir: w.cfg.Record.To(), Lost: l.Sweeps, Since: l.Since, Until: l.Until, Failing: l.Failing, Reason: l.Reason, Remedy: l.Remedy,
+	}
+}
 
 // history returns the numbers of recorded and lost sweeps, and false if the worker records nothing.
 func (w *Worker) history() (h metrics.History, recording bool) {

@@ -193,10 +193,16 @@ func (w *Worker) openScreen() (source.Source, error) {
 	}
 	if dir := w.cfg.Record.Dir; dir != "" {
 		recorded, err := source.OpenRecorded(dir, o.DataDir)
-		if err == nil {
+		switch {
+		case err == nil:
 			o.Recorded = recorded
-		} else if !errors.Is(err, store.ErrNoHistory) {
+		case !errors.Is(err, store.ErrNoHistory):
 			w.log.Warn().Err(err).Msg("the screen shows no recorded history")
+		case w.cfg.Record.Period != 0: // the recorder has not written its first sweep yet
+			o.FindRecorded = func() *source.Recorded {
+				found, _ := source.OpenRecorded(dir, o.DataDir)
+				return found
+			}
 		}
 	}
 	live, err := source.NewLive(o)

@@ -370,7 +370,11 @@ func (v *watcher) remember() {
 		if err != nil {
 			continue
 		}
-		if age := now.Sub(i.Time); age < 0 || age >= oldest {
+		age := now.Sub(i.Time)
+		if age < 0 { // the clock was set back since
+			continue
+		}
+		if age >= oldest {
 			break
 		}
 		v.engine.Known(i.Reason.Cause, now.Add(-now.Sub(i.Time)))

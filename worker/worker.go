@@ -369,7 +369,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 	cfg := spool.Config{
 		DataDir: c.DataDir,
 		Base:    w.cfg.SpoolDir, Root: c.Root,
-		Version: w.cfg.Version, Verbs: verb.Names(), Plans: w.plans,
+		Version: w.cfg.Version, Verbs: verb.Names(), Plans: w.plans, Recorder: w.recorder,
 		Log: w.log.Hook(zerolog.HookFunc(w.limitLine)),
 	}
 	cfg.Witness = func() (int, uint64) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,7 +15,7 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// worker returns the findings on the worker of the cluster: whether one runs, its spool, and its rights.
+// worker returns the findings on the worker of the cluster: whether one runs, its spool, its rights, and its recorder.
 func worker(c cluster.Cluster, o Options) []finding {
 	start := "Start it: pg_stat_backtrace worker -D " + render.ShellWord(c.DataDir)
 	info, err := spool.Find(c.DataDir)
@@ -25,7 +26,8 @@ func worker(c cluster.Cluster, o Options) []finding {
 		text := fmt.Sprintf("process %d, which served this server, does not run any more", info.PID)
 		return []finding{{warn, "worker", text, start}}
 	}
-	return append([]finding{serving(c, o, info), allowed(c, info)}, hurrying(info.PID)...)
+	found := append([]finding{serving(c, o, info), allowed(c, info)}, hurrying(info.PID)...)
+	return append(found, history(c, info, time.Now())...)
 }
 
 // serving returns the finding on the worker's version and spool: whether the spool exists, and whether the worker and

@@ -47,6 +47,8 @@ type Config struct {
 	Verbs []string
 	// Plans is the directory with the comparisons of plans with EXPLAIN; "": none. See Info.Plans.
 	Plans string
+	// Recorder describes the worker's recorder; nil: there is no description. It is called every two seconds.
+	Recorder func() Recorder
 	// Concurrency is the largest number of handlers that run at the same time; 0 means limits.Handlers. Of Concurrency and of
 	// Pending, a quarter is reserved for superusers, and each other role gets at most half.
 	Concurrency int

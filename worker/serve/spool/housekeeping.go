@@ -25,11 +25,15 @@ func (s *Spool) checkPeriodically(now time.Time) error {
 	if full && s.wouldMove() {
 		return fmt.Errorf("%w: %s: %w", ErrLost, s.Dir(), ErrFull)
 	}
+	var errs []error
 	if s.cfg.Witness != nil {
-		s.reportOnce(s.dir.touch())
+		errs = append(errs, s.dir.touch())
 	}
-	s.reportOnce(s.keys.renew(now))
-	s.reportOnce(s.publish()) // the pid file may have been removed, or replaced by a copy
+	errs = append(errs, s.keys.renew(now), s.publish()) // the pid file may have been removed, or replaced by a copy
+	if !full {
+		errs = append(errs, s.publishRecorder())
+	}
+	s.reportOnce(errors.Join(errs...))
 	s.refill()
 	if n := s.calls.expire(now); n > 0 {
 		s.cfg.report(fmt.Errorf("%d unfetched answers were removed to make room for others", n))

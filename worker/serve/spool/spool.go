@@ -35,6 +35,8 @@ type Spool struct {
 	mu       sync.Mutex
 	full     bool   // the file system was full at the last call of checkRoom
 	reported string // the last error that housekeeping reported, to avoid repeating it
+
+	recorder *Recorder // what publishRecorder has written; nil: nothing
 }
 
 // Open locks the data directory and makes a private spool directory. It also removes the spool directories of killed
@@ -84,6 +86,7 @@ func (s *Spool) open() (err error) {
 	if err := s.dir.markReady(true); err != nil {
 		return err
 	}
+	s.cfg.report(s.publishRecorder())
 	return s.publish()
 }
 
