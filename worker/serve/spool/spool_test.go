@@ -376,3 +376,39 @@ func TestShutdown(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRecorderFile describes the recorder for the command doctor: at the start, after a change, and in a new spool directory.
+func TestRecorderFile(t *testing.T) {
+	var lock sync.Mutex
+	var now Recorder
+	set := func(r Recorder) {
+		lock.Lock()
+		defer lock.Unlock()
+		now = r
+	}
+	set(Recorder{Dir: "/var/lib/x"})
+	s := serve(t, Config{Recorder: func() Recorder {
+		lock.Lock()
+		defer lock.Unlock()
+		return now
+	}}, echo)
+	if r, err := ReadRecorder(s.Dir()); err != nil || r.Dir != "/var/lib/x" || r.Failing {
+		t.Errorf("%+v, %v", r, err)
+	}
+	want := Recorder{Dir: "/var/lib/x", Lost: 3, Since: time.Unix(5, 0).UTC(), Until: time.Unix(6, 0).UTC(), Reason: "a", Remedy: "b", Failing: true}
+	set(want)
+	wait(t, "the change", func() bool {
+		r, err := ReadRecorder(s.Dir())
+		return err == nil && r == want
+	})
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+	if reported := s.reported(); len(reported) > 0 {
+		t.Error(reported)
+	}
+	none := serve(t, Config{}, echo)
+	if _, err := ReadRecorder(none.Dir()); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
