@@ -199,6 +199,9 @@ func TestForgedFiles(t *testing.T) { // not parallel, because it measures the me
 			t.Errorf("%q takes %d MB", id, took>>20)
 		}
 	}
+	if _, err := d.Read(link.ID); err == nil || !strings.HasSuffix(err.Error(), "is a symbolic link") {
+		t.Error(err)
+	}
 	if _, err := d.Read(good.ID); err != nil {
 		t.Error(err)
 	}

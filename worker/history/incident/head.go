@@ -64,6 +64,9 @@ func (d *Dir) open(id string) (*os.File, string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, "", fmt.Errorf("%w: %s in %s", ErrNotFound, id, d.Path)
 	}
+	if errors.Is(err, unix.ELOOP) {
+		return nil, "", fmt.Errorf("%w: %s is a symbolic link", ErrUnreadable, path)
+	}
 	if err != nil {
 		return nil, "", fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
