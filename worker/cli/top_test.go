@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,6 +23,7 @@ import (
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // topVariable makes the test's program run the command line in it, with words separated by line ends.
@@ -157,6 +159,22 @@ func topRecorded(t *testing.T, s *pgtest.Server, pids [2]int) {
 	defer func() { _ = os.Remove(pidFile) }()
 	if got := console.RecorderDir(s.DataDir); got != dir {
 		t.Errorf("the directory of the recorder is %q, want %q", got, dir)
+	}
+	// A worker that has closed the lock because the disk fails, here the postmaster, says where it records.
+	if stat, err = process.ReadStat(s.PostmasterPID()); err != nil {
+		t.Fatal(err)
+	}
+	own := t.TempDir()
+	failing := fmt.Sprintf("%d\n%d\n%d\n%s\ntest\n%s\n", spool.Protocol, s.PostmasterPID(), stat.StartTime, s.DataDir, own)
+	if err := errors.Join(os.WriteFile(filepath.Join(own, "recorder"), []byte(`{"directory":"/where/it/records"}`), 0o600),
+		os.WriteFile(pidFile, []byte(failing), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if got := console.RecorderDir(s.DataDir); got != "/where/it/records" {
+		t.Errorf("the directory of a recorder that fails is %q", got)
+	}
+	if err := os.WriteFile(pidFile, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	text := top(t, "-D", s.DataDir, "--batch", "-n", "1", "--view", "blocking", "--since", "-1h")
 	if !strings.Contains(text, strconv.Itoa(pids[0])) || !strings.Contains(text, "1 process waits for locks") || !strings.Contains(text, "recorded 2") {

@@ -19,7 +19,8 @@ const (
 )
 
 // RecorderDir returns the directory to which the worker of a server records; empty: there is none, or it is not known. The worker
-// keeps the history's lock file open, and the links in /proc/PID/fd show the path of this file.
+// keeps the history's lock file open, and the links in /proc/PID/fd show the path of this file. While the disk fails, the worker closes
+// the file: then the description of the recorder in the spool directory has the path.
 func RecorderDir(dataDir string) string {
 	worker, err := spool.Find(dataDir)
 	if err != nil {
@@ -47,6 +48,9 @@ func RecorderDir(dataDir string) string {
 		if dir, ok := strings.CutSuffix(path, suffix); ok {
 			return dir
 		}
+	}
+	if r, err := spool.ReadRecorder(worker.Dir); err == nil && filepath.IsAbs(r.Dir) {
+		return r.Dir
 	}
 	return ""
 }
