@@ -201,7 +201,9 @@ func TestNothingIsLeft(t *testing.T) {
 	var wg sync.WaitGroup
 	for name, c := range map[string]struct{ script, timeout, want string }{
 		"leaves processes": {daemon + "exit 0", "10s", ""},
-		"does not end":     {daemon + "trap '' TERM; while :; do sleep 1000; done", "3s", "killed after 3s"},
+		// A process that starts its successor in a session of its own and ends, again and again.
+		"hops":         {`printf 'echo $$ >>"$1/pids"; setsid sh "$1/hop" "$1" & exit' >"$1/hop"; sh "$1/hop" "$1"; sleep 0.1; exit 0`, "10s", ""},
+		"does not end": {daemon + "trap '' TERM; while :; do sleep 1000; done", "3s", "killed after 3s"},
 	} {
 		wg.Go(func() {
 			a := start(t, c.script, c.timeout)

@@ -82,6 +82,7 @@ var allowed = map[string]string{
 	"worker/history/incident/files.go os.ReadDir":          ofAdmin,
 	"worker/history/incident/files.go unix.Lstat":          ofWorker,
 	"worker/history/incident/host.go os.ReadFile":          ofKernel,
+	"worker/history/recorder/procs.go os.ReadDir":          ofKernel,
 	"worker/history/recorder/procs.go os.ReadFile":         ofKernel,
 	"worker/history/recorder/switches.go os.Open":          ofKernel,
 	"worker/history/rules/file.go os.OpenFile":             ofAdmin,
