@@ -87,6 +87,38 @@ func (e *Ext4) Repair() {
 	}
 }
 
+// Sync writes everything to the image.
+func (e *Ext4) Sync() error {
+	f, err := os.Open(e.Dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}
+
+// Unreadable makes reads of the disk fail with EIO, except of what the kernel has in memory (see Evict), until the returned function is
+// called.
+func (e *Ext4) Unreadable() (repair func()) {
+	e.t.Helper()
+	content, err := os.ReadFile(e.Image)
+	if err == nil {
+		err = os.Truncate(e.Image, 0)
+	}
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return func() {
+		f, err := os.OpenFile(e.Image, os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.Write(content)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
 // Freeze makes writes to the file system wait, until the returned function is called or the test ends. A process that writes then
 // ignores all signals.
 func (e *Ext4) Freeze() (thaw func()) {

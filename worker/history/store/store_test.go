@@ -15,6 +15,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/disktest"
 	"pg_stat_backtrace/worker/history/store"
 )
 
@@ -565,5 +568,54 @@ func TestLongNote(t *testing.T) {
 	})
 	if err != nil || notes != 2 || len(r.Damage) > 0 {
 		t.Errorf("%d notes, %v, %v", notes, err, r.Damage)
+	}
+}
+
+// TestReadErrorKeepsJournal has a disk that cannot be read for a while: a new worker does not cut the journal off there, nor put it
+// aside, and continues it later. Until then a reader reports the damage.
+func TestReadErrorKeepsJournal(t *testing.T) {
+	disk := disktest.NewExt4(t, "100")
+	dir := filepath.Join(disk.Dir, "state")
+	random := rand.New(rand.NewPCG(31, 32))
+	at := time.Now().UTC().Truncate(time.Hour)
+	w := open(t, dir)
+	const before = 200
+	for range before {
+		at = at.Add(time.Second)
+		if err := w.Append(sweep(random, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	journal := filepath.Join(dir, "cluster="+meta.SystemID, "journal")
+	if err := disk.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	repair := disk.Unreadable()
+	disktest.Evict(t, journal)
+	if _, err := store.Open(store.Options{Dir: dir, Meta: meta, MinFree: 1}); !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), "dmesg") {
+		t.Error(err)
+	}
+	r, err := store.OpenReader(dir, meta.SystemID)
+	if err == nil {
+		err = r.Sweeps(t.Context(), at.Add(-time.Hour), at, func(store.SweepInfo) error { return nil })
+	}
+	if err != nil || len(r.Damage) == 0 {
+		t.Errorf("%v, damage: %v", err, r.Damage)
+	}
+	repair()
+	disktest.Evict(t, journal)
+	w = open(t, dir)
+	if err := w.Append(sweep(random, at.Add(time.Second))); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if r, err = store.OpenReader(dir, meta.SystemID); err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	err = r.Sweeps(t.Context(), at.Add(-time.Hour), at.Add(time.Hour), func(store.SweepInfo) error { found++; return nil })
+	if err != nil || found != before+1 || len(r.Damage) > 0 {
+		t.Errorf("%d sweeps of %d, %v, %v", found, before+1, err, r.Damage)
 	}
 }
