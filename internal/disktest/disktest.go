@@ -26,8 +26,8 @@ func NewExt4(t testing.TB, inodes string) *Ext4 {
 }
 
 // NewThin mounts an ext4 on a device that can have less room than the file system believes, as volumes with thin provisioning. The
-// function fill takes this room, until its result is called: write(2) works, and fsync(2) fails. It has no journal of its own, in which
-// an error would make it read-only.
+// function fill takes this room, until its result is called: write(2) works, and fsync(2) fails. It has no journal: an error in a
+// journal would make it read-only.
 func NewThin(t testing.TB) (e *Ext4, fill func() (empty func())) {
 	t.Helper()
 	dir := Tmpfs(t, "size=20m")
@@ -197,7 +197,7 @@ func FillInodes(t testing.TB, dir string) (empty func()) {
 	}
 }
 
-// Evict makes the kernel forget its copy of a file, so that the next reader reads what is on the disk.
+// Evict makes the kernel forget its copy of a file, so that the next reader reads the disk.
 func Evict(t testing.TB, path string) {
 	t.Helper()
 	f, err := os.Open(path)

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// TestRecorded has the states of a recorder: a loss that lasts has a remedy, and one that is over needs none.
+// TestRecorded has the states of a recorder: a loss has a remedy while it lasts.
 func TestRecorded(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 28, 3, 20, 0, 0, time.Local)

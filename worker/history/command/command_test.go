@@ -201,7 +201,7 @@ func TestNothingIsLeft(t *testing.T) {
 	var wg sync.WaitGroup
 	for name, c := range map[string]struct{ script, timeout, want string }{
 		"leaves processes": {daemon + "exit 0", "10s", ""},
-		// A process that starts its successor in a session of its own and ends, again and again.
+		// A process that starts its successor in a new session and ends, again and again.
 		"hops":         {`printf 'echo $$ >>"$1/pids"; setsid sh "$1/hop" "$1" & exit' >"$1/hop"; sh "$1/hop" "$1"; sleep 0.1; exit 0`, "10s", ""},
 		"does not end": {daemon + "trap '' TERM; while :; do sleep 1000; done", "3s", "killed after 3s"},
 	} {
@@ -296,7 +296,7 @@ func TestManyAlerts(t *testing.T) {
 func TestStuck(t *testing.T) {
 	t.Parallel()
 	disk := disktest.NewExt4(t, "100")
-	// Each argument of the shell function is a file that a process in a session of its own writes.
+	// Each argument of the shell function is a file that a process in a new session writes.
 	a := start(t, `write() { setsid sh -c 'echo $$ >>"$1/pids"; exec 3>>"$2"' sh "$1" "$2"; }
 for n in 1 2 3; do write "$1" `+disk.Dir+`/$n & done; while [ "$(wc -l <"$1/pids")" -lt 3 ]; do sleep 0.01; done
 echo $$ >>"$1/pids"; exec 3>>`+disk.Dir+`/own; echo written; rm "$1/pids"`, "1s")

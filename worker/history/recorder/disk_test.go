@@ -151,7 +151,7 @@ func largeError() (cluster.Cluster, error) {
 	return cluster.Cluster{}, fmt.Errorf("%w: %x", cluster.ErrNotRunning, text)
 }
 
-// sweeps makes sweeps of a server that does not run, a second of its own clock apart.
+// sweeps makes sweeps of a server that does not run, a second of the test's clock apart.
 type sweeps struct {
 	t        *testing.T
 	r        *Recorder

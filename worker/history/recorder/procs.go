@@ -162,7 +162,7 @@ func atRest(r *store.Row) bool {
 }
 
 // starved returns how long this worker was ready to run but had no processor, since the last call of starved; 0: not known. A sweep
-// that is late by the time delay is no proof: somebody may have stopped the worker (SIGSTOP, a frozen control group). So the delay
+// that is late by the time delay is no proof: the worker may have been stopped (SIGSTOP, a frozen control group). So the delay
 // counts only as far as a thread of the worker has waited for a processor meanwhile, or a quota has stopped the worker.
 func (r *Recorder) starved(delay time.Duration) time.Duration {
 	tasks, err := os.ReadDir("/proc/self/task")

@@ -571,8 +571,8 @@ func TestLongNote(t *testing.T) {
 	}
 }
 
-// TestReadErrorKeepsJournal has a disk that cannot be read for a while: a new worker does not cut the journal off there, nor put it
-// aside, and continues it later. Until then a reader reports the damage.
+// TestReadErrorKeepsJournal has a disk that cannot be read for a while: a new worker keeps the whole
+// journal, and continues it later. Until then a reader reports the damage.
 func TestReadErrorKeepsJournal(t *testing.T) {
 	disk := disktest.NewExt4(t, "100")
 	dir := filepath.Join(disk.Dir, "state")
