@@ -49,6 +49,7 @@ func newExt4(t testing.TB, dir string, options ...string) *Ext4 {
 // run runs a program, and skips the test if it fails.
 func (e *Ext4) run(words ...string) {
 	e.t.Helper()
+	//nolint:gosec // the words are those of this package
 	if out, err := exec.CommandContext(e.t.Context(), words[0], words[1:]...).CombinedOutput(); err != nil {
 		e.t.Skipf("%s: %v %s", words[0], err, out)
 	}
@@ -66,7 +67,7 @@ func (e *Ext4) Unmount() error { return unix.Unmount(e.Dir, 0) }
 // Break makes the kernel find an error, as on a damaged disk: it makes the file system read-only until Repair.
 func (e *Ext4) Break() {
 	e.t.Helper()
-	out, err := exec.CommandContext(e.t.Context(), "findmnt", "-no", "SOURCE", e.Dir).Output()
+	out, err := exec.CommandContext(e.t.Context(), "findmnt", "-no", "SOURCE", e.Dir).Output() //nolint:gosec // a directory of the test
 	if err != nil {
 		e.t.Skip("findmnt: ", err)
 	}
@@ -80,7 +81,7 @@ func (e *Ext4) Break() {
 func (e *Ext4) Repair() {
 	e.t.Helper()
 	// The exit status 1 means that errors were corrected.
-	out, err := exec.CommandContext(e.t.Context(), "e2fsck", "-fy", e.Image).CombinedOutput()
+	out, err := exec.CommandContext(e.t.Context(), "e2fsck", "-fy", e.Image).CombinedOutput() //nolint:gosec // a file of the test
 	var status *exec.ExitError
 	if err != nil && (!errors.As(err, &status) || status.ExitCode() != 1) {
 		e.t.Skipf("e2fsck: %v %s", err, out)

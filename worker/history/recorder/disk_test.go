@@ -110,7 +110,7 @@ func TestStateDirectoryFails(t *testing.T) {
 		for range n {
 			at = at.Add(time.Second)
 			r.report(r.sweep(at, 0))
-			r.settle(r.disk.collect(time.Minute)) // the disk is not slow here
+			_ = r.settle(r.disk.collect(time.Minute)) // the disk is not slow here
 		}
 	}
 	journal := filepath.Join(dir, "cluster="+controlID, "journal")
@@ -175,7 +175,7 @@ func (s *sweeps) make(n int) {
 	for range n {
 		s.at = s.at.Add(time.Second)
 		s.r.report(s.r.sweep(s.at, 0))
-		s.r.settle(s.r.disk.collect(time.Minute)) // the disk is not slow here
+		_ = s.r.settle(s.r.disk.collect(time.Minute)) // the disk is not slow here
 	}
 }
 

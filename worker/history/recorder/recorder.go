@@ -291,7 +291,8 @@ func (r *Recorder) sweep(now time.Time, delay time.Duration) error {
 	s := store.Sweep{Time: now, Period: r.since(now), Delay: max(0, delay)}
 	var notes []string
 	if delay > r.cost.period {
-		notes = append(notes, fmt.Sprintf("%s late: the host had no time for the worker, or the worker was stopped", delay.Round(time.Millisecond)))
+		notes = append(notes, fmt.Sprintf("%s late: the host had no time for the worker, or the worker was stopped",
+			delay.Round(time.Millisecond)))
 	}
 	if r.cost.period > r.o.Period {
 		notes = append(notes, fmt.Sprintf("a sweep each %s: the recorder has used more than %.0f %% of a processor", slowPeriod, costLimit*100))
