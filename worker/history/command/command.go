@@ -6,7 +6,8 @@
 //
 // A program gets no shell, no capabilities, no descriptors except its input and output, and a small environment. The helper
 // runs one program at a time. After the time limit, and also after a program has ended, the helper kills the program's process
-// group and the other processes that the program has left.
+// group and the other processes that the program has left. If a killed process does not end, because a disk does not answer, the helper
+// continues without it, up to a limit.
 //
 // The package does not log. It must not know what an incident is.
 package command

@@ -199,12 +199,9 @@ func (s *runner) run(ctx context.Context, c *rules.Command, q *request) (r Resul
 	case <-limit.C:
 		late = true
 	}
-	err := s.end(p, ended)
-	r.Duration = time.Since(begin)
+	status, err := s.end(p, ended)
+	r.Status, r.Duration = status, time.Since(begin)
 	r.Output, r.Cut = out.text()
-	if p.ProcessState != nil {
-		r.Status = p.ProcessState.ExitCode()
-	}
 	switch {
 	case s.stuck() > 0:
 		r.Error = s.describe()
@@ -217,14 +214,15 @@ func (s *runner) run(ctx context.Context, c *rules.Command, q *request) (r Resul
 }
 
 // end kills a program and the processes that it has left, and waits for them for at most killLimit. The channel is closed when the
-// program has ended. end returns the error of p.Wait; nil: the program has not ended yet.
-func (s *runner) end(p *exec.Cmd, ended <-chan struct{}) error {
+// program has ended. end returns the exit status and the error of p.Wait, or -1 and nil if the program has not ended yet.
+func (s *runner) end(p *exec.Cmd, ended <-chan struct{}) (int, error) {
 	until := time.Now().Add(killLimit)
 	_ = unix.Kill(-p.Process.Pid, unix.SIGKILL)
 	select {
 	case <-ended:
 		s.killOrphans(p.Process.Pid, until)
-		return p.Wait()
+		err := p.Wait()
+		return p.ProcessState.ExitCode(), err
 	case <-time.After(killLimit):
 	}
 	gone := make(chan struct{})
@@ -235,7 +233,7 @@ func (s *runner) end(p *exec.Cmd, ended <-chan struct{}) error {
 		close(gone)
 	}()
 	s.killOrphans(0, time.Now())
-	return nil
+	return -1, nil
 }
 
 // killOrphans kills the processes that programs have left, also in other process groups. When a process ends, its children become
