@@ -75,6 +75,8 @@ type Live struct {
 	stacks   stacks
 	reached  chan struct{} // closed when recorded minutes have been read; nil: none are being read
 
+	uses      uses
+	outside   bool      // the server is in another PID namespace; guarded by mu
 	memories  memories  // guarded by reading
 	following following // guarded by reading
 	earlier   earlierTimes
@@ -128,6 +130,7 @@ func (l *Live) open() error {
 	defer l.mu.Unlock()
 	l.info.Ended, l.info.DataDir, l.info.Version, l.info.Port = false, c.DataDir, c.Version, c.Port
 	l.info.Started, l.info.MaxConnections, l.info.Processors = &started, l.max, processors
+	l.outside = c.Outside()
 	return nil
 }
 
@@ -602,12 +605,22 @@ func (l *Live) Blocking(context.Context) (*Blocking, error) {
 
 // Session implements Source.Session.
 func (l *Live) Session(_ context.Context, pid int, q Span) (*Session, error) {
+	x, outside, err := l.session(pid, q)
+	// In another PID namespace, the process id on this host may not be known.
+	if err == nil && x.Now != nil && (!outside || x.Now.PID != x.Now.ServerPID) {
+		x.Used = l.uses.of(&x.Now.Session)
+	}
+	return x, err
+}
+
+func (l *Live) session(pid int, q Span) (x *Session, outside bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last == nil {
-		return nil, l.noSample()
+		return nil, false, l.noSample()
 	}
-	return sessionOf(l.last, pid, l.past.waits(pid, q))
+	x, err = sessionOf(l.last, pid, l.past.waits(pid, q))
+	return x, l.outside, err
 }
 
 // sessionOf returns a process of a moment. The error is ErrNoSession if the process is not in the moment and waits is empty.

@@ -243,7 +243,7 @@ func (n Nameless) Session(ctx context.Context, pid int, q Span) (*Session, error
 	if err != nil {
 		return nil, err
 	}
-	x := &Session{Time: s.Time, Now: namelessLine(s.Now), Waits: []WaitSpan{}, Blocked: s.Blocked}
+	x := &Session{Time: s.Time, Now: namelessLine(s.Now), Waits: []WaitSpan{}, Blocked: s.Blocked, Used: s.Used}
 	for _, w := range s.Waits {
 		x.Waits = append(x.Waits, WaitSpan{Span: w.Span, Class: w.Class, Event: w.Event})
 	}

@@ -320,6 +320,8 @@ type Session struct {
 	Waits []WaitSpan `json:"waits"`
 	// Blocked are the ids of the processes that wait for this process directly.
 	Blocked []int `json:"blocked,omitempty"`
+	// Used is what the process used since an earlier answer, up to a minute ago. It is absent in the first answer, and for earlier times.
+	Used *Used `json:"used,omitempty"`
 }
 
 // WaitSpan is a time in which a process had the same class, event and statement in each sample.

@@ -1,0 +1,37 @@
+package process
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestReadDiskIO writes a file to a disk and expects the bytes in the counts of this process.
+func TestReadDiskIO(t *testing.T) {
+	const size = 8 << 20
+	before, err := ReadDiskIO(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	after, err := ReadDiskIO(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after == before {
+		t.Skip("the directory for temporary files is not on a disk")
+	}
+	if wrote := after.Written - before.Written; wrote < size || wrote > 2*size {
+		t.Errorf("%d bytes written, want %d", wrote, size)
+	}
+	if _, err := ReadDiskIO(1 << 30); err == nil {
+		t.Error("a process that does not exist has read or written")
+	}
+}

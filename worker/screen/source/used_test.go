@@ -1,0 +1,77 @@
+package source
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/moment"
+)
+
+// usedBy asks until the answer passes.
+func usedBy(t *testing.T, k *uses, s *moment.Session, between func(), passes func(*Used) bool) {
+	t.Helper()
+	var u *Used
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		if u = k.of(s); u != nil && passes(u) {
+			return
+		}
+		between()
+		time.Sleep(leastUsedSpan + time.Millisecond)
+	}
+	t.Errorf("process %d used %+v", s.PID, u)
+}
+
+// TestUsed expects the processor time of a busy process, and the bytes that this process writes to a disk.
+func TestUsed(t *testing.T) {
+	t.Parallel()
+	busy := exec.Command("sh", "-c", "while :; do :; done")
+	if err := busy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = busy.Process.Kill(); _ = busy.Wait() }()
+	var k uses
+	s := &moment.Session{PID: busy.Process.Pid, ServerPID: 1}
+	if u := k.of(s); u != nil {
+		t.Errorf("the first answer is %+v", u)
+	}
+	const tolerance = 30 // percent: the kernel counts in steps
+	usedBy(t, &k, s, func() {}, func(u *Used) bool {
+		if p := u.ProcessorPercent; p == nil || *p < 0 || *p > 100+tolerance {
+			t.Errorf("%+v", u)
+		}
+		return *u.ProcessorPercent > 1 && u.ReadBytes != nil && *u.WrittenBytes == 0
+	})
+	for pid := range 2 * mostUsed {
+		k.of(&moment.Session{PID: os.Getpid(), ServerPID: 100 + pid})
+	}
+	if len(k.known) > mostUsed {
+		t.Errorf("%d processes are known", len(k.known))
+	}
+	k = uses{}
+	if u := k.of(&moment.Session{PID: 1 << 30, ServerPID: 3}); u != nil {
+		t.Errorf("a process that does not exist used %+v", u)
+	}
+	const size = 4 << 20
+	name := filepath.Join(t.TempDir(), "file")
+	own := &moment.Session{PID: os.Getpid(), ServerPID: 2}
+	var file unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(name), &file); err != nil {
+		t.Fatal(err)
+	}
+	if file.Type == unix.TMPFS_MAGIC {
+		t.Skip("the directory for temporary files is in memory: what is written there is not for a disk")
+	}
+	usedBy(t, &k, own, func() {
+		if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}, func(u *Used) bool { return u.WrittenBytes != nil && *u.WrittenBytes*u.Seconds >= size })
+	if again := k.of(own); again == nil || again.Seconds < leastUsedSpan.Seconds() {
+		t.Errorf("a reader that asks soon after another one gets %+v", again)
+	}
+}
