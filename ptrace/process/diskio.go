@@ -35,7 +35,7 @@ func ReadDiskIO(pid int) (d DiskIO, err error) {
 		}
 		found++
 	}
-	if found != 2 { //nolint:mnd // read and written
+	if found != 2 {
 		return DiskIO{}, errIO
 	}
 	return d, nil
