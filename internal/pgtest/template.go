@@ -163,7 +163,7 @@ func templateDir(t testing.TB, a account, binDir string) string {
 	dir := os.Getenv(envTemplates)
 	if dir != "" {
 		err = os.MkdirAll(dir, 0o755)
-	} else if dir, err = os.MkdirTemp("", "pgtest"); err == nil { //nolint:usetesting // other tests use it too
+	} else if dir, err = os.MkdirTemp("", "pgtest"); err == nil {
 		templates.keep = watchdog(t, a, binDir, filepath.Join(dir, "none"), dir)
 	}
 	if err == nil {

@@ -122,7 +122,7 @@ func (p *program) end() (float64, error) {
 
 // repeated is a tool that needs a separate run for each capture, or for a few.
 type repeated struct {
-	ctx      context.Context //nolint:containedctx // the tool's
+	ctx      context.Context
 	pids     []int
 	capture  func(ctx context.Context, pid int) (captures int, err error)
 	interval time.Duration

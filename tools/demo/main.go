@@ -74,7 +74,7 @@ func record(program, dataDir, dir string) error {
 		x := t.snapshot()
 		frames = append(frames, frame{x, s.hold})
 		if s.picture != "" {
-			if err := os.WriteFile(filepath.Join(dir, s.picture), []byte(picture(x)), 0o644); err != nil { //nolint:gosec // public
+			if err := os.WriteFile(filepath.Join(dir, s.picture), []byte(picture(x)), 0o644); err != nil {
 				return err
 			}
 		}
@@ -84,8 +84,8 @@ func record(program, dataDir, dir string) error {
 	if len(text) > most {
 		return fmt.Errorf("the demonstration has %d bytes, more than %d", len(text), most)
 	}
-	fmt.Printf("%d frames, %d bytes\n", len(frames), len(text))             //nolint:forbidigo // the result
-	return os.WriteFile(filepath.Join(dir, "top.svg"), []byte(text), 0o644) //nolint:gosec // public
+	fmt.Printf("%d frames, %d bytes\n", len(frames), len(text))
+	return os.WriteFile(filepath.Join(dir, "top.svg"), []byte(text), 0o644)
 }
 
 // has reports whether a screen shows all texts.

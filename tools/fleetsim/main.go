@@ -105,7 +105,7 @@ func handler(lines []line, stuck bool) http.Handler {
 			case l.counter:
 				fmt.Fprintf(&b, "%s %g", l.text, l.value*grown)
 			case l.value > 1:
-				fmt.Fprintf(&b, "%s %g", l.text, l.value+float64(rand.IntN(3))) //nolint:gosec // a simulation
+				fmt.Fprintf(&b, "%s %g", l.text, l.value+float64(rand.IntN(3)))
 			default:
 				fmt.Fprintf(&b, "%s %g", l.text, l.value)
 			}

@@ -44,9 +44,9 @@ func write(folder, version, date string) error {
 	for path, contents := range files {
 		path = filepath.Join(folder, path)
 		var b bytes.Buffer
-		err := errors.Join(contents(&b), os.MkdirAll(filepath.Dir(path), 0o755)) //nolint:gosec // public files
+		err := errors.Join(contents(&b), os.MkdirAll(filepath.Dir(path), 0o755))
 		if err == nil {
-			err = os.WriteFile(path, b.Bytes(), 0o644) //nolint:gosec // public files
+			err = os.WriteFile(path, b.Bytes(), 0o644)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)

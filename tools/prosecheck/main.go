@@ -195,5 +195,5 @@ func writeAllowed(counts map[string]int) error {
 	for _, file := range slices.Sorted(maps.Keys(counts)) {
 		fmt.Fprintf(&b, "%s %d\n", file, counts[file])
 	}
-	return os.WriteFile(allowList, []byte(b.String()), 0o644) //nolint:gosec // a file of the repository
+	return os.WriteFile(allowList, []byte(b.String()), 0o644)
 }

@@ -66,7 +66,7 @@ func run(source, out string, others []string) error {
 	}
 	fmt.Fprintf(os.Stdout, "PostgreSQL %s: %d files, %d functions, %d of them static, %d bytes\n",
 		s.Version, len(s.Files), functions, static, len(packed))
-	return os.WriteFile(out, packed, 0o644) //nolint:gosec // it is committed, for all to read
+	return os.WriteFile(out, packed, 0o644)
 }
 
 var versionLine = regexp.MustCompile(`PACKAGE_VERSION='(\d+)([^']*)'`)

@@ -39,7 +39,6 @@ func run(top string) error {
 		return err
 	}
 	for name, text := range scripts {
-		//nolint:gosec // a source file, for everyone to read
 		if err := os.WriteFile(filepath.Join(top, "sql", name), []byte(text), 0o644); err != nil {
 			return err
 		}

@@ -69,7 +69,7 @@ func run(results io.Reader, file string, check bool) error {
 	case check:
 		return fmt.Errorf("%s: %w", file, errStale)
 	}
-	return os.WriteFile(file, []byte(replaced), 0o644) //nolint:gosec // documentation
+	return os.WriteFile(file, []byte(replaced), 0o644)
 }
 
 // read collects the outcome of each group on each version.

@@ -166,7 +166,7 @@ func (c *code) reports(relocations [][]byte) bool {
 	return false
 }
 
-// relocation is the size in bytes of a relocation with an addend (Elf64_Rela).
+// relocation is the size in bytes of a relocation with an addend.
 const relocation = 24
 
 // relocations reads the relocations that the dynamic linker applies to the image's data.

@@ -173,7 +173,7 @@ func compareBaseBackup(t *testing.T, server *pgtest.Server, control *pgx.Conn, r
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer raw.Conn.Close() //nolint:errcheck // the backup is not wanted
+	defer raw.Conn.Close()
 	command := "BASE_BACKUP (PROGRESS, CHECKPOINT 'fast')"
 	if strings.HasPrefix(raw.ParameterStatuses["server_version"], "14") {
 		command = "BASE_BACKUP PROGRESS FAST"

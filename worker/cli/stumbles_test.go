@@ -89,8 +89,8 @@ func TestWrongUse(t *testing.T) {
 	for words, want := range map[string]string{
 		"help nosuch":               `there is no command "nosuch"` + "\nTry \"pg_stat_backtrace --help\"",
 		"help activty":              `there is no command "activty"; did you mean activity?`,
-		"help incident tkae":        `there is no command "incident tkae"; did you mean take?`,
-		"incident tkae":             `there is no command "incident tkae"; did you mean take?`,
+		"help incident tske":        `there is no command "incident tske"; did you mean take?`,
+		"incident tske":             `there is no command "incident tske"; did you mean take?`,
 		"rules lst":                 `there is no command "rules lst"; did you mean list?`,
 		"top 4711":                  "for one session: top --pid 4711",
 		"history 4711":              `history takes no arguments, but got "4711"`,
@@ -382,7 +382,8 @@ func checkExamples(t *testing.T, o *outputs, pids map[string]int) {
 				continue
 			}
 			words := shellWords(command)[1:]
-			status, _, errOut := exitOK, "", ""
+			var status int
+			var errOut string
 			if words[0] == "doctor" { // it becomes the server's user
 				status, _, errOut = runAs(t, self, 0, words...)
 			} else {

@@ -33,7 +33,7 @@ func Catch(place string, f func() error) (err error) {
 // injected is the function of InjectPanic.
 var injected atomic.Pointer[func(place string)] //nolint:gochecknoglobals // set by tests only
 
-// InjectPanic, for tests, makes Catch call f, which can panic, before the work. The caller must call restore.
+// InjectPanic makes Catch call f, which can panic, before the work. It is for tests. The caller must call restore.
 func InjectPanic(f func(place string)) (restore func()) {
 	old := injected.Swap(&f)
 	return func() { injected.Store(old) }

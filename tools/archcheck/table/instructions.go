@@ -88,5 +88,5 @@ func replaceInstructions(file, tables string) error {
 		return errors.New(file + ": the markers of the table are missing: " + beginInstructions)
 	}
 	text = []byte(before + beginInstructions + "\n" + tables + endInstructions + "\n" + after)
-	return os.WriteFile(file, text, 0o644) //nolint:gosec // documentation
+	return os.WriteFile(file, text, 0o644)
 }

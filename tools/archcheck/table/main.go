@@ -98,7 +98,7 @@ func replace(file string, lines map[string][]string) error {
 		}
 	}
 	text = []byte(before + begin + "\n" + table(all) + end + "\n" + after)
-	return os.WriteFile(file, text, 0o644) //nolint:gosec // documentation
+	return os.WriteFile(file, text, 0o644)
 }
 
 // read collects the marked lines: qemu's version begins a machine, and Yama's line applies to all of its servers.

@@ -78,7 +78,7 @@ func (l *load) work(ctx context.Context, c *pgx.Conn) {
 
 // transaction executes one.
 func (l *load) transaction(ctx context.Context, c *pgx.Conn) error {
-	id := 1 + rand.IntN(accounts) //nolint:gosec // no secret
+	id := 1 + rand.IntN(accounts)
 	const query = "SELECT abalance FROM waits_accounts WHERE aid = $1"
 	var balance int
 	switch l.name {
@@ -88,7 +88,7 @@ func (l *load) transaction(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(ctx, query, id).Scan(&balance)
 	case "tpcb":
 		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-			delta := rand.IntN(10_000) - 5000 //nolint:gosec // no secret
+			delta := rand.IntN(10_000) - 5000
 			const update = "UPDATE waits_accounts SET abalance = abalance + $1 WHERE aid = $2"
 			if _, err := tx.Exec(ctx, update, delta, id); err != nil {
 				return err

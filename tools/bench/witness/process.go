@@ -53,7 +53,7 @@ func (p *watched) run(ctx context.Context) {
 		for next = next.Add(interval); time.Since(next) > time.Second; next = next.Add(interval) {
 			p.tally.late++
 		}
-		timer.Reset(time.Until(next) + time.Duration(float64(interval)*(rand.Float64()-0.5))) //nolint:gosec // no secret
+		timer.Reset(time.Until(next) + time.Duration(float64(interval)*(rand.Float64()-0.5)))
 	}
 }
 

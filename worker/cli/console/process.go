@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -23,7 +24,7 @@ func Stranger(pid int) string {
 func named(pid int) string {
 	stat, err := process.ReadStat(pid)
 	if err != nil || stat.Comm == "" {
-		return fmt.Sprint(pid)
+		return strconv.Itoa(pid)
 	}
 	return fmt.Sprintf("%d (%s)", pid, render.VisibleLine(stat.Comm))
 }

@@ -162,7 +162,8 @@ func (s *WebhookSender) post(ctx context.Context, t WebhookTarget, body []byte) 
 	case good:
 		return false, nil
 	case redirect:
-		return false, fmt.Errorf("webhook: the receiver answered %s, and redirects are not followed: write the final address into the rules", status)
+		return false, fmt.Errorf("webhook: the receiver answered %s, and redirects are not followed: "+
+			"write the final address into the rules", status)
 	default:
 		return class == server || answer.StatusCode == http.StatusTooManyRequests, fmt.Errorf("webhook: the receiver answered %s", status)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -252,7 +253,7 @@ func (p *parquetFile) parse() error {
 	case len(p.meta.Schema) > maxColumns || len(p.meta.RowGroups) > maxGroups:
 		return beyond("%d columns, %d row groups", len(p.meta.Schema), len(p.meta.RowGroups))
 	}
-	if v := p.lookup("pg_stat_backtrace.format_version"); v != fmt.Sprint(Version) {
+	if v := p.lookup("pg_stat_backtrace.format_version"); v != strconv.Itoa(Version) {
 		return fmt.Errorf("%w: %s has format %q, and this program reads format %d", ErrFile, p.path, v, Version)
 	}
 	id := strings.TrimPrefix(filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(p.path)))), "cluster=")
@@ -423,7 +424,8 @@ func (p *parquetFile) checkPage(m *format.ColumnMetaData, h *format.PageHeader) 
 	switch {
 	case h.Type == format.DictionaryPage && h.DictionaryPageHeader.Valid:
 		d := &h.DictionaryPageHeader.V
-		if d.NumValues < 0 || d.NumValues > h.UncompressedPageSize || d.Encoding != format.Plain && d.Encoding != format.PlainDictionary {
+		plain := d.Encoding == format.Plain || d.Encoding == format.PlainDictionary //nolint:staticcheck // older writers use it
+		if d.NumValues < 0 || d.NumValues > h.UncompressedPageSize || !plain {
 			return 0, beyond("a dictionary of %d entries", d.NumValues)
 		}
 		return 0, p.unpack(m, p.packed, int(h.UncompressedPageSize))
@@ -471,10 +473,10 @@ func (p *parquetFile) unpack(m *format.ColumnMetaData, b []byte, size int) (err 
 
 // checkValues verifies that the bytes in p.plain have as many values as the head of their page says.
 func (p *parquetFile) checkValues(encoding format.Encoding, n int) error {
-	switch encoding {
+	switch encoding { //nolint:exhaustive // the others are refused below
 	case format.Plain:
 		return nil // a value has at least a bit
-	case format.RLEDictionary, format.PlainDictionary:
+	case format.RLEDictionary, format.PlainDictionary: //nolint:staticcheck // older writers use it
 		if len(p.plain) == 0 {
 			return nil
 		}

@@ -201,7 +201,7 @@ func others() []exercise {
 	collects := func(at int) exercise {
 		return exercise{
 			kind: "Sort", running: "FunctionScan",
-			sql:   fmt.Sprintf("SELECT * FROM (SELECT g, {g = %d} AS w FROM generate_series(1, 2000) g OFFSET 0) s ORDER BY w, g", at),
+			sql:   fmt.Sprintf("SELECT g, w FROM (SELECT g, {g = %d} AS w FROM generate_series(1, 2000) g OFFSET 0) s ORDER BY w, g", at),
 			known: map[string]any{"Sort Phase": "collects rows in memory", "Sort Rows": int64(at - 1)},
 		}
 	}

@@ -18,7 +18,8 @@ func (r *Report) CSV(w io.Writer) error {
 		if e.Calls != nil {
 			calls = strconv.FormatUint(*e.Calls, 10)
 		}
-		out.Row(since, seconds, string(r.Info.Method), e.Type, e.Event, calls, strconv.FormatFloat(e.Total, 'f', -1, 64), known(e.Average), known(e.Longest))
+		total := strconv.FormatFloat(e.Total, 'f', -1, 64)
+		out.Row(since, seconds, string(r.Info.Method), e.Type, e.Event, calls, total, known(e.Average), known(e.Longest))
 	}
 	return out.Flush()
 }

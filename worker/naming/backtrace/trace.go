@@ -64,7 +64,8 @@ type Session struct {
 	// Major is the major version of the server.
 	Major int
 	// Mode is the mode of the lock that the process waits for, and Holder describes the process that holds this lock. Relation is
-	// the name of the relation that is locked, if its name is certain. If no process holds the lock in a mode that conflicts, Ahead is the process that waits in front.
+	// the name of the relation that is locked, if its name is certain. If no process holds the lock in a mode that conflicts, Ahead is
+	// the process that waits in front.
 	Mode, Relation, Holder, Ahead string
 }
 

@@ -163,7 +163,7 @@ func (b *Builder) location(frames []backtrace.Frame) *profile.Location {
 
 func (b *Builder) function(f *backtrace.Frame) *profile.Function {
 	name := f.Label()
-	if f.Function == "" && f.Note == "" && b.mapping(f) == nil { // the code is not from a file, so its address means nothing in another process
+	if f.Function == "" && f.Note == "" && b.mapping(f) == nil { // code without a file: its address means nothing in another process
 		name = "[" + strings.Trim(f.Module, "[]") + "]"
 	}
 	key := profile.Function{Name: name, Filename: f.File}

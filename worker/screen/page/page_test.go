@@ -402,7 +402,7 @@ func overHTTP(t *testing.T, address, token string, pid int, names bool) {
 // tab is a page in Chromium.
 type tab struct {
 	t   *testing.T
-	ctx context.Context //nolint:containedctx // of the browser
+	ctx context.Context
 }
 
 func openTab(t *testing.T) tab {

@@ -50,7 +50,7 @@ func TestServers(t *testing.T) {
 			busy.Stop("immediate")
 			x.wait(fmt.Sprintf(`document.querySelector('tr[data-key="server%d"] .error')?.textContent.length > 10`, ports[1]))
 			at[1].CloseClientConnections()
-			at[1].Listener.Close() //nolint:errcheck // the worker ends
+			at[1].Listener.Close()
 			x.wait(fmt.Sprintf(`document.querySelector('tr[data-key="server%d"] .error')?.textContent.includes("does not answer")`, ports[1]))
 			x.wait(fmt.Sprintf(`document.querySelector('tr[data-key="server%d"]').textContent.includes(%q)`, ports[1], busy.DataDir)) // it stays
 			x.wait(fmt.Sprintf(`!document.querySelector('tr[data-key="server%d"] .error')`, ports[0]))

@@ -139,9 +139,9 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 // logAction logs an action or its refusal. It limits the rate of lines about refusals (see limits.Lines), because any client
 // can cause them.
 func (s *Server) logAction(r *http.Request, record *actionRecord, refused *actionRefusal, took time.Duration) {
-	line, status := s.cfg.Log.Info(), http.StatusOK
+	line, status := s.cfg.Log.Info(), http.StatusOK //nolint:zerologlint // sent below
 	if refused != nil {
-		line, status = s.cfg.Log.Warn().Str("failure", refused.text), refused.status
+		line, status = s.cfg.Log.Warn().Str("failure", refused.text), refused.status //nolint:zerologlint // sent below
 	}
 	if refused != nil && !refused.ran {
 		leftOut, ok := s.actions.lines.Take(0)

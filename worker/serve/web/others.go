@@ -176,7 +176,7 @@ func (s *Server) servers(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(list)
+	_ = json.NewEncoder(w).Encode(list) //nolint:errchkjson // numbers; an error of w concerns only the client
 }
 
 // other answers with data of another worker, or with its stream.

@@ -42,7 +42,7 @@ func jsonLines(name string) http.Handler {
 // socket opens a port for a server of this test.
 func socket(t *testing.T) (port int, file *os.File) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestOtherProgram(t *testing.T) {
 			http.Redirect(w, r, "http://evil.example/", http.StatusFound)
 		}, 502, "status 302"},
 		"no worker": {func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, "no worker serves this port; retry later", 503)
+			http.Error(w, "no worker serves this port; retry later", http.StatusServiceUnavailable)
 		}, 503, "no worker serves"},
 		"an end": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 502, "does not answer"},
 	} {

@@ -92,8 +92,13 @@ func TestStreamEndsWithRights(t *testing.T) {
 func TestStreamsBounded(t *testing.T) {
 	s := newStreams(4)
 	one, other := source{kind: localUser, user: 1}, source{kind: localUser, user: 2}
-	if !s.take(one) || !s.take(one) || s.take(one) || !s.take(other) || !s.take(other) || s.take(source{kind: network}) {
-		t.Error("the places are not shared by halves")
+	for i, c := range []struct {
+		source source
+		want   bool
+	}{{one, true}, {one, true}, {one, false}, {other, true}, {other, true}, {source{kind: network}, false}} {
+		if s.take(c.source) != c.want {
+			t.Errorf("place %d: the places are not shared by halves", i+1)
+		}
 	}
 	s.give(one)
 	if !s.take(source{kind: network}) || s.take(one) {
@@ -124,7 +129,7 @@ func TestStreamIsNoRequest(t *testing.T) {
 	}
 	server.streams.stop()
 	for _, s := range open {
-		for s.Scan() { //nolint:revive // until its end
+		for s.Scan() {
 		}
 	}
 }
