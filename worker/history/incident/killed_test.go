@@ -4,25 +4,20 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
-	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -96,9 +91,9 @@ func TestKilledLeavesServerAlone(t *testing.T) {
 					n := counts[i].Load()
 					pgtest.Wait(t, "further statements of a session", func() bool { return counts[i].Load() > n+1 })
 				}
-				checkUntouched(t, s.PostmasterPID())
+				s.Untouched(t)
 				for _, object := range left {
-					pgtest.Wait(t, object.String()+" to be freed", func() bool { return !object.exists(t) })
+					pgtest.Wait(t, object.String()+" to be freed", func() bool { return !object.Exists(t) })
 				}
 				pgtest.Wait(t, "the end of the walsender", func() bool {
 					var senders, slots int
@@ -114,26 +109,8 @@ func TestKilledLeavesServerAlone(t *testing.T) {
 	}
 }
 
-// checkUntouched expects no process of the server to be stopped or traced.
-func checkUntouched(t *testing.T, postmaster int) {
-	t.Helper()
-	children, err := process.Children(postmaster)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, pid := range append(children, postmaster) {
-		s, err := process.ReadStatus(pid)
-		if errors.Is(err, process.ErrGone) {
-			continue
-		}
-		if err != nil || s.TracerPID != 0 || s.State == 'T' || s.State == 't' {
-			t.Errorf("process %d (%s): state %c, tracer %d, %v", pid, cluster.Title(pid), s.State, s.TracerPID, err)
-		}
-	}
-}
-
 // killAtWork starts the work, kills it some time after it has begun, and returns its programs and links in the kernel.
-func killAtWork(t *testing.T, w *killedWork, after time.Duration) []bpfObject {
+func killAtWork(t *testing.T, w *killedWork, after time.Duration) []pgtest.KernelObject {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -163,82 +140,18 @@ func killAtWork(t *testing.T, w *killedWork, after time.Duration) []bpfObject {
 	if err != nil || word != "begun" {
 		t.Fatalf("%q, %v", word, err)
 	}
-	var objects []bpfObject
+	var objects []pgtest.KernelObject
 	if w.Kind == killedKernel {
-		links := 0
 		pgtest.Wait(t, "programs in the kernel", func() bool {
-			objects, links = bpfObjects(t, c.Process.Pid), 0
-			for _, o := range objects {
-				if o.link {
-					links++
-				}
-			}
-			return links > 0
+			objects = pgtest.KernelObjects(t, c.Process.Pid)
+			return pgtest.HasLink(objects)
 		})
 	}
 	time.Sleep(after) // another moment each time
 	if w.Kind == killedKernel {
-		objects = bpfObjects(t, c.Process.Pid)
+		objects = pgtest.KernelObjects(t, c.Process.Pid)
 	}
 	return objects
-}
-
-// bpfObject is a program or link in the kernel.
-type bpfObject struct {
-	link bool
-	id   uint32
-}
-
-func (o bpfObject) String() string {
-	if o.link {
-		return fmt.Sprint("link ", o.id)
-	}
-	return fmt.Sprint("program ", o.id)
-}
-
-// bpfObjects returns the programs and links of which a process has descriptors.
-func bpfObjects(t *testing.T, pid int) (list []bpfObject) {
-	t.Helper()
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		text, _ := os.ReadFile(file) // it may be closed
-		for line := range strings.Lines(string(text)) {
-			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-			if name != "prog_id" && name != "link_id" {
-				continue
-			}
-			id, err := strconv.ParseUint(strings.TrimSpace(value), 10, 32)
-			if err != nil {
-				t.Fatal(err)
-			}
-			list = append(list, bpfObject{name == "link_id", uint32(id)})
-		}
-	}
-	return list
-}
-
-// exists asks the kernel.
-func (o bpfObject) exists(t *testing.T) bool {
-	t.Helper()
-	const programByID, linkByID = 13, 30
-	command := programByID
-	if o.link {
-		command = linkByID
-	}
-	attr := [4]uint32{o.id}
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
-	switch errno {
-	case 0:
-		_ = unix.Close(int(fd))
-		return true
-	case unix.ENOENT:
-		return false
-	}
-	t.Fatal(o, errno)
-	return false
 }
 
 // workUntilKilled does not return.
