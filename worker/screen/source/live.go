@@ -107,7 +107,7 @@ func NewLive(o Options) (*Live, error) {
 		runs := l.follow()
 		l.reading.Unlock()
 		if !runs {
-			o.Recorded.fill(&l.past, &l.rules)
+			o.Recorded.fill(time.Now(), &l.past, &l.rules)
 		}
 	}
 	return l, nil

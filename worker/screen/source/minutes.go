@@ -108,18 +108,18 @@ type recordedMinute struct {
 	sums   []store.Sum
 }
 
-// readMinutes reads the recorded minutes of a span, which must begin with a full minute. The last minute may end after the
-// span.
+// readMinutes reads the recorded minutes of a span, which must begin with a full minute, and a minute after it. The time of the
+// first sweep may begin before the span.
 func (r *Recorded) readMinutes(ctx context.Context, s Span) ([]*recordedMinute, error) {
 	reader, err := store.OpenReader(r.dir, r.id)
 	if err != nil {
 		return nil, err
 	}
-	if end := s.To.Truncate(time.Minute); end.Before(s.To) { // the files have sums of whole minutes only
-		s.To = end.Add(time.Minute)
-	}
+	// The files have sums of whole minutes only. A sweep stands for the time before it, so the minute after the span has the sweep
+	// for the end of the span, and the minute before the span has the sweep at which the first one's time begins.
+	s.To = s.To.Truncate(time.Minute).Add(2 * time.Minute)
 	var infos []store.SweepInfo
-	err = reader.Sweeps(ctx, s.From, s.To, func(i store.SweepInfo) error {
+	err = reader.Sweeps(ctx, s.From.Add(-time.Minute), s.To, func(i store.SweepInfo) error {
 		infos = append(infos, i)
 		return nil
 	})
@@ -162,14 +162,18 @@ func withTexts(list []*recordedMinute, texts map[int64]string) []*recordedMinute
 	return list
 }
 
-// minutesOf groups sweeps by minute, without sums. A gap within a minute is shown before this minute.
+// minutesOf groups the sweeps at or after the time from by minute, without sums. A gap within a minute is shown before this minute.
 func minutesOf(infos []store.SweepInfo, from time.Time) (list []*recordedMinute) {
 	slices.SortFunc(infos, func(a, b store.SweepInfo) int { return cmp.Compare(a.Time, b.Time) })
 	last := from
 	for i := range infos {
 		at := time.UnixMicro(infos[i].Time).UTC()
+		if at.Before(from) {
+			last = at
+			continue
+		}
 		period := min(time.Duration(infos[i].Period*float64(time.Second)), at.Sub(last))
-		if at.Sub(last)-period < 2*time.Second { // a sweep that is only late leaves no gap
+		if at.Sub(last)-period < max(2*time.Second, period*9/10) { // a sweep that is only late leaves no gap
 			period = at.Sub(last)
 		}
 		if n := len(list); n == 0 || !list[n-1].at.Truncate(time.Minute).Equal(at.Truncate(time.Minute)) {
@@ -187,14 +191,17 @@ func minutesOf(infos []store.SweepInfo, from time.Time) (list []*recordedMinute)
 // insert replaces the minutes of a span by recorded minutes. Hours of the span that end at or before the time whole are
 // complete now: they are added to p.hours, so that they are not read again.
 func (p *past) insert(s Span, list []*recordedMinute, whole time.Time) {
-	first, _ := slices.BinarySearchFunc(p.samples, s.From, func(x sample, t time.Time) int { return x.at.Compare(t) })
-	end, _ := slices.BinarySearchFunc(p.samples, s.To, func(x sample, t time.Time) int { return x.at.Compare(t) })
-	end = max(first, min(end, p.minutes()))
+	after := func(t time.Time) int { // the index of the first sample after a time: a sample at this time is of the time before it
+		i, _ := slices.BinarySearchFunc(p.samples, t, func(x sample, t time.Time) int { return cmp.Or(x.at.Compare(t), -1) })
+		return i
+	}
+	first := after(s.From)
+	end := max(first, min(after(s.To), p.minutes()))
 	p.uncount(p.samples[first:end])
 	samples := make([]sample, 0, len(list))
 	for _, m := range list {
 		x := sample{at: earlier(m.at, s.To), kind: KindMinute, before: m.before}
-		if x.period = m.period - m.at.Sub(x.at); x.period <= 0 || m.period <= 0 {
+		if x.period = min(m.period-m.at.Sub(x.at), x.at.Sub(s.From)); x.period <= 0 {
 			continue
 		}
 		weights := make(map[sumKey]float64, len(m.sums))

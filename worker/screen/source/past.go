@@ -309,7 +309,7 @@ func (p *past) uncount(list []sample) {
 		p.rows -= len(list[i].rows)
 		if list[i].kind == KindMinute {
 			p.minuteRows -= len(list[i].rows)
-			delete(p.hours, list[i].at.Truncate(time.Hour).Unix())
+			delete(p.hours, list[i].at.Add(-1).Truncate(time.Hour).Unix()) // the end of an hour is the time of its last minute
 		}
 	}
 }

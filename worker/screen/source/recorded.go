@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// recordedSpan is the length of the history, up to now, that fill reads.
+// recordedSpan is the length of the history that fill reads.
 const recordedSpan = 15 * time.Minute
 
 // Recorded reads the files of a recorder for one server.
@@ -35,11 +35,11 @@ func OpenRecorded(dir, dataDir string) (*Recorded, error) {
 // Dir returns the recorder's directory.
 func (r *Recorded) Dir() string { return r.dir }
 
-// fill adds the recorded sweeps of the last recordedSpan to p, which must be empty. Sweeps that cannot be read become gaps.
-func (r *Recorded) fill(p *past, rules *rules) {
+// fill adds the recorded sweeps of the last recordedSpan before the time now to p, which must be empty. Sweeps that cannot be read
+// become gaps.
+func (r *Recorded) fill(now time.Time, p *past, rules *rules) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	now := time.Now()
 	stacks := recordedStacks{wanted: map[int64]bool{}}
 	_, _ = store.ReadSpan(ctx, r.reader, now.Add(-recordedSpan), now, func(w *store.SpanSweep, gap *store.Gap) error {
 		m := momentOf(w)
