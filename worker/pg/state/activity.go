@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/pg/locks"
 )
 
 // State is the state of a session, as in pg_stat_activity.
@@ -84,18 +83,8 @@ func (r *ActivityReader) Read() ([]Process, error) {
 	return processes, nil
 }
 
-// Positions reads the positions of WAL. Senders of PostgreSQL 14 and 15 are never Logical. The error wraps ErrNoPositions or
-// waits.ErrUnsupported if this version has the positions elsewhere.
-func (r *ActivityReader) Positions() (Positions, error) {
-	if r.state.locks == nil {
-		reader, err := locks.Open(r.Cluster())
-		if err != nil {
-			return Positions{}, err
-		}
-		r.state.locks = reader
-	}
-	return r.state.Positions(r.state.locks, func(int) bool { return false })
-}
+// Positions is Reader.WAL.
+func (r *ActivityReader) Positions() (Positions, error) { return r.state.WAL() }
 
 // MaxConnections returns the server's parameter max_connections; 0: it is not known.
 func (r *ActivityReader) MaxConnections() int { return r.state.MaxConnections() }

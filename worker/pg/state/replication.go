@@ -107,6 +107,19 @@ func (r *Reader) Positions(l *locks.Reader, database func(pid int) bool) (p Posi
 	return p, nil
 }
 
+// WAL reads the positions of WAL. Senders of PostgreSQL 14 and 15 are never Logical. The error wraps ErrNoPositions or
+// waits.ErrUnsupported if this version has the positions elsewhere.
+func (r *Reader) WAL() (Positions, error) {
+	if r.locks == nil {
+		reader, err := locks.Open(r.server.Cluster)
+		if err != nil {
+			return Positions{}, err
+		}
+		r.locks = reader
+	}
+	return r.Positions(r.locks, func(int) bool { return false })
+}
+
 // senders reads the table of WAL senders.
 func (r *Reader) senders(l *locks.Reader, places *layout.Replication, database func(pid int) bool) ([]Sender, error) {
 	n := r.Integers("max_wal_senders")["max_wal_senders"]
