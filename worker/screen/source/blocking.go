@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 // maxNodes is the largest number of nodes in an answer of BlockingOf.
@@ -17,7 +18,10 @@ type nodeID struct {
 }
 
 // lineOf returns a session with its wait class.
-func lineOf(s *moment.Session) *SessionLine { return &SessionLine{Session: *s, Class: ClassOf(s)} }
+func lineOf(s *moment.Session) *SessionLine {
+	own := s.Type == clientBackend && (s.Application == cluster.ApplicationName || strings.HasPrefix(s.Application, cluster.ApplicationName+" "))
+	return &SessionLine{Session: *s, Class: ClassOf(s), Own: own}
+}
 
 // byPID returns the sessions of a moment by process id.
 func byPID(m *moment.Moment) map[int]*moment.Session {

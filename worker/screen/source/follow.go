@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -102,8 +103,8 @@ func (w *following) keepFrames(id int64, frames []string) {
 	w.frames[id] = frames
 }
 
-// addOwnLook adds data that the recorder does not keep: idle sessions, and the values in statements. For both, this program
-// reads the server's memory itself, at most once in followLook.
+// addOwnLook adds data that the recorder does not keep: idle sessions, the values in statements, and the progress of commands. For
+// these, this program reads the server's memory itself, at most once in followLook.
 func (l *Live) addOwnLook(m *moment.Moment) {
 	w := &l.following
 	if time.Since(w.looked) >= followLook {
@@ -123,8 +124,8 @@ func (l *Live) addOwnLook(m *moment.Moment) {
 			continue
 		}
 		s.PID = own.PID // process id in the namespace of this program, not of the server
-		if micro(own.QueryStart) == micro(s.QueryStart) && own.Query != "" {
-			s.Query = own.Query
+		if micro(own.QueryStart) == micro(s.QueryStart) {
+			s.Query, s.Progress = cmp.Or(own.Query, s.Query), own.Progress
 		}
 	}
 	for _, own := range w.seen {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,7 +226,7 @@ func (l *Live) Sample() error {
 		l.reader = nil
 		if err := l.open(); err != nil {
 			l.mu.Lock()
-			l.info.Ended = errors.Is(err, cluster.ErrNotRunning)
+			l.info.Ended = errors.Is(err, cluster.ErrNotRunning) || errors.Is(err, cluster.ErrNotDataDir) // it can be removed too
 			l.mu.Unlock()
 			return err
 		}
@@ -280,6 +281,7 @@ func (l *Live) look(m *moment.Moment) *facts {
 	f.processors = processorsOf(l.reader.Cluster().PostmasterPID)
 	f.memory = l.memories.limitOf(l.reader.Cluster().PostmasterPID)
 	l.memories.read(m, l.reader.Cluster().Outside())
+	f.replay = l.replay(m)
 	kernel := 0
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
@@ -327,8 +329,8 @@ func (l *Live) add(m *moment.Moment, f *facts, list []Finding, kind Kind, longes
 	if f.processors > 0 {
 		i.Processors = f.processors
 	}
-	standby := slices.ContainsFunc(m.Sessions, func(s moment.Session) bool { return s.Type == "startup" })
-	i.Standby = &standby
+	standby := startup(m) != nil
+	i.Standby, i.Replay = &standby, f.replay
 	i.Sessions = counts(m)
 	first, last := l.past.samples[0].at, m.Time
 	i.First, i.Last = &first, &last
@@ -568,15 +570,18 @@ func (p *past) sessions(m *moment.Moment, f Filter, limit int) *Sessions {
 	return list
 }
 
-// importance sorts active sessions first, then open transactions.
+// importance sorts active sessions first, then open transactions. Idle sessions of this program come last.
 func importance(s *SessionLine) int {
+	const active, open, idle, own = 0, 1, 2, 3
 	switch {
 	case s.Class != "":
-		return 0
+		return active
 	case inTransaction(&s.Session):
-		return 1
+		return open
+	case s.Own:
+		return own
 	}
-	return 2
+	return idle
 }
 
 // startOf returns, for sorting, the start of the statement of an active session, or the start of the state of another session. An
@@ -629,7 +634,7 @@ func sessionOf(m *moment.Moment, pid int, waits []WaitSpan) (*Session, error) {
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
 		if s.ServerPID == pid {
-			x.Now = lineOf(s)
+			x.Now, x.Blocker = lineOf(s), blockerText(m, s)
 		}
 		if slices.ContainsFunc(s.Blockers, func(b moment.Blocker) bool { return b.PID == pid && pid != 0 }) {
 			x.Blocked = append(x.Blocked, s.ServerPID)
@@ -639,4 +644,36 @@ func sessionOf(m *moment.Moment, pid int, waits []WaitSpan) (*Session, error) {
 		return nil, ErrNoSession
 	}
 	return x, nil
+}
+
+// blockerText describes the first process that blocks a session; empty: none is known.
+func blockerText(m *moment.Moment, s *moment.Session) string {
+	if len(s.Blockers) == 0 {
+		return ""
+	}
+	b := &s.Blockers[0]
+	text := strconv.Itoa(b.PID)
+	switch i := slices.IndexFunc(m.Sessions, func(x moment.Session) bool { return x.ServerPID == b.PID }); {
+	case b.PID == 0:
+		text = "the prepared transaction " + cmp.Or(b.GID, strconv.FormatUint(uint64(b.XID), 10))
+	case i >= 0:
+		text = strings.TrimPrefix(sessionName(m.Time, &m.Sessions[i]), "PID ")
+	}
+	if b.Object != "" {
+		text += onObject(&facts{m: m}, &moment.LockWait{Lock: b.Lock, Object: b.Object, Relation: b.Relation})
+	}
+	others := map[int]bool{}
+	for i := range s.Blockers {
+		if p := s.Blockers[i].PID; p != b.PID {
+			others[p] = true
+		}
+	}
+	switch n := len(others); n {
+	case 0:
+	case 1:
+		text += ", and by 1 other process"
+	default:
+		text += fmt.Sprintf(", and by %d other processes", n)
+	}
+	return text
 }

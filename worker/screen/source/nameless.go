@@ -54,7 +54,7 @@ func (n Nameless) Info(ctx context.Context) (*Info, error) {
 	return &Info{
 		Version: i.Version, Port: i.Port, Started: i.Started, Ended: i.Ended, Standby: i.Standby, Processors: i.Processors,
 		MaxConnections: i.MaxConnections, IntervalSeconds: i.IntervalSeconds, First: i.First, Last: i.Last,
-		Past: i.Past, CostPercent: i.CostPercent, Error: hidden(i.Error), Sessions: i.Sessions, Missing: hiddenAll(i.Missing),
+		Past: i.Past, CostPercent: i.CostPercent, Replay: i.Replay, Error: hidden(i.Error), Sessions: i.Sessions, Missing: hiddenAll(i.Missing),
 	}, nil
 }
 
@@ -164,8 +164,10 @@ func namelessText(f *Finding) string {
 		return subject + " and other sessions wait for each other"
 	case RuleBlocks:
 		return subject + " blocks other sessions (" + sessions + " in all)"
-	case RuleConnections, RuleSyncRep, RuleWAL, RuleEvent, RuleProcessors:
+	case RuleConnections, RuleWAL, RuleEvent, RuleProcessors, RuleReplay:
 		return f.Text // has only numbers and wait events
+	case RuleSyncRep: // the whole text names standbys
+		return waitsOf(f.Sessions) + syncRepText
 	case RuleDisk:
 		return subject + " is in uninterruptible sleep (state D)"
 	case RuleMemory:
@@ -199,7 +201,7 @@ func namelessLine(s *SessionLine) *SessionLine {
 	if s == nil {
 		return nil
 	}
-	x := &SessionLine{Class: s.Class, Session: moment.Session{
+	x := &SessionLine{Class: s.Class, Own: s.Own, Session: moment.Session{
 		PID: s.PID, ServerPID: s.ServerPID, Started: s.Started, Type: s.Type, State: s.State, XactStart: s.XactStart,
 		QueryStart: s.QueryStart, StateStart: s.StateStart, Wait: s.Wait, QueryID: s.QueryID, Leader: s.Leader, PrivateBytes: s.PrivateBytes,
 	}}

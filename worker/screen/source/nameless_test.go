@@ -54,7 +54,7 @@ func (full) Info(context.Context) (*Info, error) { return filled[Info](), nil }
 
 func (full) Findings(context.Context, Span) (*Findings, error) {
 	f := filled[Findings]()
-	for _, rule := range []string{RuleDeadlock, RuleBlocks, RuleDisk, RuleIdleInTx, RuleStatement, "a new rule"} {
+	for _, rule := range []string{RuleDeadlock, RuleBlocks, RuleDisk, RuleIdleInTx, RuleStatement, RuleSyncRep, RulePin, RuleMemory, "a new rule"} {
 		x := f.Findings[0]
 		x.Key, x.Rule, x.Severity = "key", rule, Critical
 		f.Findings = append(f.Findings, x)

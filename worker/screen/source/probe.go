@@ -37,12 +37,15 @@ func (l *Live) Plan(ctx context.Context, pid int) (*Plan, error) {
 	defer target.Held.Release()
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	at := time.Now()
+	at, progress := time.Now(), l.progress(pid)
 	plans, err := l.o.Capturer.Plans(ctx, target, true)
+	if err != nil && progress != nil { // a utility command mostly has no plan
+		return &Plan{Time: at, Levels: []PlanLevel{{Reason: err.Error()}}, Progress: progress}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Time: at, Engine: plans.Engine, Levels: []PlanLevel{}, Whole: plans.Whole, Unproven: true}
+	p := &Plan{Time: at, Engine: plans.Engine, Levels: []PlanLevel{}, Whole: plans.Whole, Unproven: true, Progress: progress}
 	if l.o.Proof != nil {
 		if proof := l.o.Proof(plans.Build, plans.Major); proof != nil {
 			proof.Apply(plans.Levels)

@@ -27,6 +27,7 @@ const (
 	RuleIdleInTx    = "idle-in-transaction"
 	RuleStatement   = "one-statement"
 	RuleMemory      = "memory"
+	RuleReplay      = "replay"
 )
 
 // Thresholds of the rules.
@@ -60,6 +61,8 @@ type facts struct {
 	memory uint64
 	// unseen is the number of active processes whose state was not read.
 	unseen int
+	// replay is the replay of a standby; nil: the server is no standby, or this is not known. The rules set its Since.
+	replay *Replay
 }
 
 // rules makes the findings of each sample, and keeps since which sample each fact has been true. A fact is a key: of a finding, or
@@ -93,7 +96,8 @@ func (r *rules) apply(f *facts) []Finding {
 	r.now = make(map[string]bool)
 	b := BlockingOf(f.m)
 	sessions := byPID(f.m)
-	list := append([]Finding{}, r.blocking(f, b, sessions)...)
+	list := append([]Finding{}, r.replays(f, b)...)
+	list = append(list, r.blocking(f, b, sessions)...)
 	list = append(list, r.pins(f, b, sessions)...)
 	list = append(list, r.connections(f)...)
 	list = append(list, r.events(f)...)
@@ -128,7 +132,7 @@ func sortFindings(list []Finding) {
 // rank returns the position of a rule among the rules of one severity.
 func rank(rule string) int {
 	return slices.Index([]string{
-		RuleDeadlock, RuleBlocks, RulePin, RuleConnections, RuleSyncRep, RuleWAL, RuleDisk, RuleMemory, RuleEvent, RuleProcessors,
+		RuleDeadlock, RuleBlocks, RulePin, RuleConnections, RuleSyncRep, RuleWAL, RuleReplay, RuleDisk, RuleMemory, RuleEvent, RuleProcessors,
 		RuleIdleInTx, RuleStatement,
 	}, rule)
 }
@@ -178,7 +182,9 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 			find.Rule = RuleDeadlock
 			find.Text = fmt.Sprintf("%s and %s wait for each other", subject(f, n), count(n.Blocks, "other session"))
 		} else {
-			find.Text = fmt.Sprintf("%s blocks %s%s%s", subject(f, n), count(n.Blocks, "session"), onObject(f, first), behind(below))
+			what, then := heldReplay(f, below)
+			what = cmp.Or(what, count(n.Blocks, "session"))
+			find.Text = subject(f, n) + " blocks " + what + onObject(f, first) + then + behind(below)
 		}
 		if s := sessions[n.PID]; s != nil {
 			find.Detail = s.Query
@@ -398,7 +404,7 @@ func (r *rules) events(f *facts) (list []Finding) {
 	if n := len(sync); n > 0 && (syncAge >= samplesOfSync || many(n)) {
 		list = append(list, r.event(f, Finding{
 			Key: RuleSyncRep, Rule: RuleSyncRep, Severity: Critical, Sessions: n,
-			Text:   waitsOf(n) + " for a synchronous standby to confirm a commit" + standbys(f.m, sync),
+			Text:   waitsOf(n) + syncRepText + standbys(f.m, sync),
 			Filter: Filter{{ByEvent, "IPC:SyncRep", "IPC:SyncRep"}},
 		}))
 	}
@@ -424,6 +430,8 @@ func (r *rules) events(f *facts) (list []Finding) {
 	}
 	return list
 }
+
+const syncRepText = " for a synchronous standby to confirm a commit"
 
 // standbys says which synchronous standbys have not confirmed the commits of the waiting sessions.
 func standbys(m *moment.Moment, waiting []*moment.Session) string {

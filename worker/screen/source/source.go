@@ -118,6 +118,8 @@ type Info struct {
 	Ended bool `json:"ended,omitempty"`
 	// Standby is true while the server replays WAL. It is absent if this is not known.
 	Standby *bool `json:"standby,omitempty"`
+	// Replay is present on a standby if its replay of WAL is known.
+	Replay *Replay `json:"replay,omitempty"`
 	// Processors is the number of processors that the server may use. It is absent if the number is not known.
 	Processors float64 `json:"processors,omitempty"`
 	// MaxConnections is the parameter max_connections. It is absent if it is not known.
@@ -277,6 +279,9 @@ type SessionLine struct {
 
 	// Class is empty if the session is not active.
 	Class string `json:"class,omitempty"`
+	// Own is set for a session of this program, such as its worker. Only the application name shows that, and each user can choose
+	// this name: so the session counts like all others.
+	Own bool `json:"own,omitempty"`
 }
 
 // Blocking is the forest of waits for locks.
@@ -318,6 +323,9 @@ type Session struct {
 	Now *SessionLine `json:"now,omitempty"`
 	// Waits are the states in the span, the oldest first.
 	Waits []WaitSpan `json:"waits"`
+	// Blocker describes the first process that blocks this one, such as "4711 (cron, idle in transaction for 8 min) on relation
+	// orders". It is absent if no process does, and for readers without the right to see names.
+	Blocker string `json:"blocker,omitempty"`
 	// Blocked are the ids of the processes that wait for this process directly.
 	Blocked []int `json:"blocked,omitempty"`
 	// Used is what the process used since an earlier answer, up to a minute ago. It is absent in the first answer, and for earlier times.
@@ -370,6 +378,8 @@ type Plan struct {
 	Time   time.Time   `json:"time"`
 	Engine string      `json:"engine"`
 	Levels []PlanLevel `json:"levels"`
+	// Progress is absent unless the process runs a utility command that reports its progress.
+	Progress *Progress `json:"progress,omitempty"`
 	// Phrase says in words what the running node of the plan does. It is absent if that is not known, or Unproven is set.
 	Phrase string `json:"phrase,omitempty"`
 	// Unproven is set if plans of this build of the server were not compared with EXPLAIN.

@@ -168,11 +168,19 @@ function findings(f) {
   }))), ...unknown(f));
 }
 const unknown = (f) => (f.unknown ?? []).map((u) => el("p", "dim", "not known: " + u));
+// replay describes the replay of a standby.
+function replay(i) {
+  const r = i?.replay;
+  if (!r) return [];
+  const lag = r.lag_bytes, since = r.stands_since ? ", and has not advanced for " + age(r.stands_since, i.last) : "";
+  return [panel("Replay on this standby", el("p", r.paused || since ? "warning" : "", (lag == null ? "It has received no WAL since its start" :
+    lag === 0 ? "All received WAL is replayed" : "Replay is " + bytes(lag) + " behind the received WAL") + since + (r.paused ? "; it is paused" : "")))];
+}
 function sessions(s) {
   const rows = (s.sessions ?? []).map((x) => ({
     key: x.server_pid, act: () => openSession(x.server_pid),
     cells: [String(x.server_pid), x.class || x.state || x.backend_type, x.wait ? x.wait.wait_event : "",
-      age(x.class ? x.query_start : x.state_change, s.time), text(names ? (x.phrase || x.query) : x.backend_type)],
+      age(x.class ? x.query_start : x.state_change, s.time), text((x.own ? "(of pg_stat_backtrace, by its name) " : "") + (names ? (x.phrase || x.query || "") : x.backend_type))],
   }));
   return panel("Sessions", table([["PID", "n"], ["state", ""], ["event", "wide"], ["for", "n"], [names ? "statement" : "type", ""]], rows),
     s.more ? el("p", "dim", "and " + s.more + " more") : "");
@@ -227,6 +235,7 @@ function session(d) {
     part(d, "session", "Process " + pid, (s) => panel("Process " + pid, ...(names && isLive() ? measureButtons() : []),
       el("p", "", s.now ? [s.now.application_name, s.now.user, s.now.database, s.now.state || s.now.backend_type,
         s.now.wait && s.now.wait.wait_event_type + ":" + s.now.wait.wait_event].filter(Boolean).join(" · ") : "The process has ended."),
+      s.blocker ? el("p", "critical", "▲ blocked by " + s.blocker) : "",
       names && s.now?.query ? el("pre", "", s.now.query) : "",
       table([["from", "n"], ["for", "n"], ["state", ""]], (s.waits ?? []).slice(-20).reverse().map((w) => ({
         cells: [new Date(w.from).toLocaleTimeString(), age(w.from, w.to), w.event || w.class || "not active"] }))))),
@@ -234,8 +243,10 @@ function session(d) {
       el("p", "dim", s.engine + (s.stop ? "; the stack ends early: " + s.stop : "")),
       lines("stack", (s.frames ?? []).map((f) => [f.function, f.place].filter(Boolean).join("  ") +
         (f.levels ?? []).map((x) => "\n    " + x).join("")).join("\n")))),
-    part(d, "plan", "Plan", (p) => panel("Plan", p.levels?.length ? "" : el("p", "dim", "The process runs no plan."),
-      p.phrase ? el("p", "", p.phrase) : "", p.unproven && p.levels?.length ? el("p", "dim", "The layout of this build is unproven.") : "",
+    part(d, "plan", "Plan", (p) => panel("Plan", p.levels?.length || p.progress ? "" : el("p", "dim", "The process runs no plan."),
+      p.progress ? el("p", "", el("b", "", p.progress.text)) : "",
+      p.progress ? lines("progress", p.progress.view + "\n" + (p.progress.columns ?? []).map((c) => "  " + c.name + ": " + c.value).join("\n")) : "",
+      p.phrase ? el("p", "", p.phrase) : "", p.unproven && p.engine && p.levels?.length ? el("p", "dim", "The layout of this build is unproven.") : "",
       ...(p.levels ?? []).flatMap((x, n) => [lines("plan" + n + "-", x.text || ""), x.reason ? el("p", "dim", x.reason) : ""]))),
     part(d, "memory", "Memory", (m) => panel("Memory " + bytes(m.total_bytes) + ", resident " + bytes(m.resident_bytes),
       m.inexact ? el("p", "dim", "not exact: " + m.inexact) : "",
@@ -295,7 +306,7 @@ function draw() {
   } else if (!d || pending) {
     main.replaceChildren();
   } else if (v === "load") {
-    main.replaceChildren(part(d, "load", "Active sessions", (l) => chart(l, d.info?.processors)),
+    main.replaceChildren(part(d, "load", "Active sessions", (l) => chart(l, d.info?.processors)), ...replay(d.info),
       part(d, "findings", "Findings", findings), part(d, "sessions", "Sessions", sessions));
   } else if (v === "who") main.replaceChildren(state().get("compare") ? part(d, "comparison", "Comparison", comparison) : part(d, "who", "Who", who));
   else if (v === "blocking") main.replaceChildren(part(d, "blocking", "Blocking", blocking));

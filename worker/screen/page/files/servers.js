@@ -75,9 +75,10 @@ async function get(url) {
   }
 }
 
-const findingsOf = (s) => s.data?.findings?.findings ?? [];
+const ended = (s) => Boolean(s.data?.info?.ended); // the figures of such a server are old
+const findingsOf = (s) => ended(s) ? [] : s.data?.findings?.findings ?? [];
 const critical = (s) => findingsOf(s).filter((f) => f.severity === "critical").length;
-const loadOf = (s) => s.data?.load?.sampled_seconds ? s.data.load.active_sessions?.reduce((a, b) => a + b, 0) ?? 0 : null;
+const loadOf = (s) => !ended(s) && s.data?.load?.sampled_seconds ? s.data.load.active_sessions?.reduce((a, b) => a + b, 0) ?? 0 : null;
 const serverName = (s) => s.data?.info?.data_directory || "server of port " + (s.port || location.port);
 function ageOf(s) { // seconds
   const last = s.data?.info?.last;
@@ -91,7 +92,7 @@ function sorted(list, order) {
     findings: (a, b) => worst(a, b) || down(load)(a, b) || name(a, b), load: (a, b) => down(load)(a, b) || worst(a, b) || name(a, b),
     age: (a, b) => down(ageOf)(a, b) || name(a, b), name,
   };
-  return [...list].sort(by[order]);
+  return [...list].sort((a, b) => ended(a) - ended(b) || by[order](a, b));
 }
 function openServer(s) {
   location.hash = new URLSearchParams(s.own ? { view: "load" } : { server: s.port, view: "load" }).toString();
@@ -103,19 +104,19 @@ function serverList() {
   choose.addEventListener("change", () => change((s) => s.set("sort", choose.value)));
   const rows = sorted(servers, order).map((s) => {
     const i = s.data?.info, all = findingsOf(s), worst = all[0], a = ageOf(s), load = loadOf(s);
-    const error = s.error || i?.error || "";
+    const error = s.error || (ended(s) ? "the server does not run: " : "") + (i?.error ?? "");
     return {
       key: "server" + s.port, act: () => openServer(s),
       cells: [
         el("div", "", el("b", "text", serverName(s)), el("div", "dim", [i?.server_version ? "PostgreSQL " + i.server_version +
           (i.port ? ", port " + i.port : "") : "", i?.standby ? "standby" : "", "worker at port " + (s.port || location.port)]
           .filter(Boolean).join(" · ")), error ? el("div", "error", "✗ " + error) : ""),
-        load == null ? "" : number(load), i ? String(i.sessions.waiting_for_locks) : "",
-        i ? i.sessions.client_backends + (i.max_connections ? "/" + i.max_connections : "") : "",
+        load == null ? "" : number(load), i && !ended(s) ? String(i.sessions.waiting_for_locks) : "",
+        i && !ended(s) ? i.sessions.client_backends + (i.max_connections ? "/" + i.max_connections : "") : "",
         a == null ? "" : Math.floor(a) + " s",
         worst ? el("div", worst.severity, (worst.severity === "critical" ? "▲ " : "△ ") + worst.text + ", for " +
           (worst.at_least ? "≥ " : "") + age(worst.since, s.data.findings.time) + (all.length > 1 ? ", and " + (all.length - 1) + " more" : ""))
-          : el("span", "dim", s.data ? s.data.errors?.findings ?? "no findings" : error ? "" : "reading …"),
+          : el("span", "dim", ended(s) ? "ended" : s.data ? s.data.errors?.findings ?? "no findings" : error ? "" : "reading …"),
       ],
     };
   });
