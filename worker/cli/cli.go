@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -95,7 +96,8 @@ debugger.
 The worker runs beside a server and answers the SQL functions of the extension
 with the same name, such as pg_get_backtrace(pid). The other commands need no
 worker and no extension, and work while the server takes no connections.`,
-		Example: `  pg_stat_backtrace doctor -D /var/lib/postgresql/15/main
+		Example: `  pg_stat_backtrace top
+  pg_stat_backtrace doctor -D /var/lib/postgresql/15/main
   pg_stat_backtrace capture 4711
   pg_stat_backtrace waits -D /var/lib/postgresql/15/main
   pg_stat_backtrace worker -D /var/lib/postgresql/15/main`,
@@ -120,12 +122,15 @@ worker and no extension, and work while the server takes no connections.`,
 		},
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newWorker(version), newCapture(), newActivity(), topcmd.NewTop(), measurecmd.NewPlan(), historycmd.NewHistory(), historycmd.NewIncident(version),
-		historycmd.NewRules(), measurecmd.NewProfile(), measurecmd.NewWaits(), measurecmd.NewTrace(),
-		measurecmd.NewMemory(), newSymbols(),
-		newDecode(),
-		newDoctor(version))
-	root.AddCommand(newReport(), newVersion(version))
+	addGroups(root, []commandGroup{
+		{"now", "What a server does now:", []*cobra.Command{
+			topcmd.NewTop(), newActivity(), newCapture(), measurecmd.NewPlan(), measurecmd.NewMemory(),
+		}},
+		{"measure", "Measurements:", []*cobra.Command{measurecmd.NewProfile(), measurecmd.NewWaits(), measurecmd.NewTrace()}},
+		{"past", "What a server did:", []*cobra.Command{historycmd.NewHistory(), historycmd.NewIncident(version), historycmd.NewRules()}},
+		{"files", "Files:", []*cobra.Command{newReport(), newSymbols(), newDecode()}},
+		{service, "Service:", []*cobra.Command{newWorker(version), newDoctor(version), newVersion(version)}},
+	})
 	completeServers(root)
 	for _, c := range root.Commands() {
 		if c.HasSubCommands() {
@@ -133,9 +138,38 @@ worker and no extension, and work while the server takes no connections.`,
 		}
 	}
 	finishServerFlags(root)
-	root.SetHelpCommand(newHelp(root))
+	help := newHelp(root)
+	help.GroupID = service
+	root.SetHelpCommand(help)
 	return root
 }
+
+// service is the group of the commands that are of no other group.
+const service = "service"
+
+// commandGroup is a group of commands in the help, the most useful first.
+type commandGroup struct {
+	id, title string
+	commands  []*cobra.Command
+}
+
+// addGroups adds the groups and their commands. The help lists them in this order.
+func addGroups(root *cobra.Command, groups []commandGroup) {
+	unsorted()
+	for _, g := range groups {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.id
+			root.AddCommand(c)
+		}
+	}
+	root.SetCompletionCommandGroupID(service)
+}
+
+// unsorted keeps the commands in the order in which they were added. Otherwise top would come near the end.
+//
+//nolint:gochecknoglobals // sets a variable of cobra once
+var unsorted = sync.OnceFunc(func() { cobra.EnableCommandSorting = false })
 
 // Commands returns the tree of all commands, for programs that write documentation of the command line.
 func Commands(version string) *cobra.Command { return newRoot(version) }

@@ -234,6 +234,7 @@ type pseudoTerminal struct {
 	cells         [60][200]rune
 	x, y          int
 	begin         int // of raw that is not drawn yet
+	pid           int // of the program that run has started
 }
 
 func openTerminal(t *testing.T) *pseudoTerminal {
@@ -287,16 +288,6 @@ func (x *pseudoTerminal) modes(t *testing.T) unix.Termios {
 		t.Fatal(err)
 	}
 	return *m
-}
-
-// foreground returns the process group in the foreground.
-func (x *pseudoTerminal) foreground(t *testing.T) int {
-	t.Helper()
-	group, err := unix.IoctlGetInt(int(x.master.Fd()), unix.TIOCGPGRP)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return group
 }
 
 func (x *pseudoTerminal) send(t *testing.T, keys string) {
@@ -411,6 +402,37 @@ func (x *pseudoTerminal) has(bytesWritten string) bool {
 	return bytes.Contains(x.raw.Bytes(), []byte(bytesWritten))
 }
 
+// topMeasures runs commands by the keys w and p in the view Session: one is ended, the other one prints a long text.
+func topMeasures(t *testing.T, x *pseudoTerminal, pid int) {
+	t.Helper()
+	x.send(t, "w")
+	command := fmt.Sprintf(" waits --trace %d --duration 10s", pid)
+	pgtest.Wait(t, "the command, or the wait that goes on", func() bool {
+		return strings.Contains(x.screen(), command) || x.has("Lock:relation goes on for")
+	})
+	if !strings.Contains(x.screen(), command) {
+		x.send(t, "w")
+	}
+	x.await(t, command)
+	x.await(t, "runs for ")
+	x.send(t, "\x03")
+	x.await(t, "was ended at ")
+	x.send(t, "q")
+	x.await(t, "TopMemoryContext")
+	x.send(t, "p")
+	x.await(t, fmt.Sprintf(" profile --mode wall --duration 10s %d", pid))
+	x.await(t, "Time on and off the processor")
+	lines := strings.Split(x.screen(), "\n")
+	for _, line := range lines[2:14] { // the heading of the screen, the command and its state stay on the screen
+		if strings.Contains(line, "100.0 %") && strings.Contains(line, "epoll_wait") {
+			x.send(t, "\x1b")
+			x.await(t, "TopMemoryContext")
+			return
+		}
+	}
+	t.Errorf("the largest part of the profile is not below the heading:\n%s", x.screen())
+}
+
 // topTerminal sends keys to the command in a terminal, suspends it, ends the server, and quits.
 func topTerminal(t *testing.T, s *pgtest.Server, holder *pgx.Conn, pids [2]int) {
 	t.Helper()
@@ -462,21 +484,7 @@ func topTerminal(t *testing.T, s *pgtest.Server, holder *pgx.Conn, pids [2]int) 
 	if !x.has("\x1b]52;c;") {
 		t.Error("the command was not sent to the clipboard")
 	}
-	screen := x.foreground(t)
-	x.send(t, "w")
-	command := fmt.Sprintf("$ pg_stat_backtrace waits --trace %d --duration 10s", pids[1])
-	pgtest.Wait(t, "the command, or the wait that goes on", func() bool { return x.has(command) || x.has("Lock:relation goes on for") })
-	if !x.has(command) {
-		x.send(t, "w")
-	}
-	x.await(t, command)
-	pgtest.Wait(t, "the command in the foreground, or its end", func() bool {
-		return x.foreground(t) != screen || x.has("Enter: back to the screen")
-	})
-	x.send(t, "\x03")
-	x.await(t, "Enter: back to the screen")
-	x.send(t, "\n")
-	pgtest.Wait(t, "the screen after the command", func() bool { return x.modes(t).Lflag&unix.ICANON == 0 })
+	topMeasures(t, x, pids[1])
 	x.size(t, 130, 40)
 	x.await(t, "Memory contexts")
 	x.await(t, "Plan  ")

@@ -53,24 +53,10 @@ func topServers(t *testing.T, s *pgtest.Server, pids [2]int) {
 // topOpened opens a server from the list in a terminal, and returns to the list.
 func topOpened(t *testing.T, s *pgtest.Server, finding string) {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	x := openTerminal(t)
 	x.size(t, 180, 40)
 	before := x.modes(t)
-	words := []string{"top", "--all", "--sort", "name", "--interval", "200ms"}
-	program := exec.Command(exe)
-	program.Env = append(os.Environ(), topVariable+"="+strings.Join(words, "\n"), "TERM=xterm-256color", "LC_ALL=C.UTF-8", "NO_COLOR=")
-	program.Stdin, program.Stdout, program.Stderr = x.slave, x.slave, x.slave
-	program.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := program.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- program.Wait() }()
-	t.Cleanup(func() { _ = syscall.Kill(-program.Process.Pid, syscall.SIGKILL) })
+	ended := x.run(t, "top", "--all", "--sort", "name", "--interval", "200ms")
 	pressed := ""
 	pgtest.Wait(t, "the server to be selected", func() bool { // other servers may run on the host
 		var selected []string
@@ -102,6 +88,61 @@ func topOpened(t *testing.T, s *pgtest.Server, finding string) {
 	}
 	if got := x.modes(t); got != before {
 		t.Errorf("ended: the terminal has %+v, before %+v", got, before)
+	}
+}
+
+// run starts a command of this program on the terminal. The channel receives the error of its end.
+func (x *pseudoTerminal) run(t *testing.T, words ...string) <-chan error {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := exec.Command(exe)
+	program.Env = append(os.Environ(), topVariable+"="+strings.Join(words, "\n"), "TERM=xterm-256color", "LC_ALL=C.UTF-8", "NO_COLOR=")
+	program.Stdin, program.Stdout, program.Stderr = x.slave, x.slave, x.slave
+	program.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- program.Wait() }()
+	t.Cleanup(func() { _ = syscall.Kill(-program.Process.Pid, syscall.SIGKILL) })
+	x.pid = program.Process.Pid
+	return ended
+}
+
+// TestTopStarts: before there is any data, the screen names the address to which it connects, and the key q ends it.
+func TestTopStarts(t *testing.T) {
+	answer := make(chan struct{})
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
+		http.Error(w, "none", http.StatusNotFound)
+	}))
+	t.Cleanup(worker.Close)
+	for _, quits := range []bool{true, false} {
+		x := openTerminal(t)
+		before := x.modes(t)
+		ended := x.run(t, "top", "--connect", worker.URL)
+		x.await(t, "connecting to "+worker.URL+" … ")
+		x.await(t, "q quit")
+		if quits {
+			x.send(t, "q")
+		} else {
+			close(answer)
+		}
+		if err := <-ended; (err == nil) != quits {
+			t.Errorf("by the key: %v, the command ended with %v", quits, err)
+		}
+		if got := x.modes(t); got != before {
+			t.Errorf("the terminal has %+v, before %+v", got, before)
+		}
+		if !quits {
+			x.await(t, "has no incident screen")
+		}
 	}
 }
 

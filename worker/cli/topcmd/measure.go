@@ -1,83 +1,87 @@
 package topcmd
 
 import (
+	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"os"
 	"os/exec"
-	"os/signal"
-	"strings"
+	"runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/screen/view"
 )
 
-// measure prints the command line of a command of this program, runs the command on the terminal, and waits until the
-// user presses Enter. The command is the foreground process group, so that ^C ends only the command. While the command
-// runs, ^Z is switched off, because the screen could not continue.
-func measure(ctx context.Context, args []string) error {
-	words := []string{"pg_stat_backtrace"}
-	for _, a := range args {
-		words = append(words, render.ShellWord(a))
+// measurement is a command of this program that runs while the screen is shown.
+type measurement struct {
+	result        *view.Result
+	output, notes bounded
+	cancel        context.CancelFunc
+	done          chan struct{} // closed when the command has ended, and failed is set
+	failed        error
+}
+
+// maxOutput is the number of bytes that are kept of the output of a command. The most important is at the begin of the output.
+const maxOutput = 1 << 20
+
+// bounded keeps the first maxOutput bytes that are written to it.
+type bounded struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+	lost   bool
+}
+
+// Write implements io.Writer. It returns no error.
+func (b *bounded) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	keep := p[:min(len(p), maxOutput-b.buffer.Len())]
+	b.lost = b.lost || len(keep) < len(p)
+	b.buffer.Write(keep)
+	return len(p), nil
+}
+
+// text returns what was written so far.
+func (b *bounded) text() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text := b.buffer.String()
+	if b.lost {
+		text += "\n(the rest is left out)\n"
 	}
-	_, _ = fmt.Fprintf(os.Stdout, "\n$ %s\n", strings.Join(words, " "))
-	terminal := int(os.Stdin.Fd())
-	signal.Ignore(unix.SIGTTOU) // the kernel sends it when this program becomes the foreground process group again
-	defer signal.Reset(unix.SIGTTOU)
-	restore, err := withoutSuspension(terminal)
-	if err != nil {
-		return err
-	}
-	defer restore()
+	return text
+}
+
+// measure starts a command of this program. Its output goes to the result, which refresh fills. The command has no terminal: the
+// key ^C of the screen ends only the command, and ^Z suspends only the screen.
+func measure(ctx context.Context, result *view.Result, args []string) *measurement {
+	ctx, cancel := context.WithCancel(ctx)
+	m := &measurement{result: result, cancel: cancel, done: make(chan struct{})}
 	c := exec.CommandContext(ctx, "/proc/self/exe", args...) // the same program even if an update has replaced the file
-	c.Args[0] = words[0]
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	c.Cancel = func() error { return c.Process.Signal(unix.SIGTERM) }
+	c.Args[0] = programName
+	c.Stdout, c.Stderr = &m.output, &m.notes
+	c.Cancel = func() error { return c.Process.Signal(unix.SIGINT) } // the command then prints its results so far
 	c.WaitDelay = 10 * time.Second
-	c.SysProcAttr = &unix.SysProcAttr{Foreground: true, Ctty: terminal, Pdeathsig: unix.SIGTERM}
-	err = c.Run()
-	if back := unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, unix.Getpgrp()); back != nil {
-		return back
-	}
-	var status *exec.ExitError
-	if err != nil && !errors.As(err, &status) { // a command that exits with an error has printed the reason
-		return err
-	}
-	_, _ = fmt.Fprint(os.Stdout, "\nEnter: back to the screen ")
-	return awaitLine(ctx, terminal)
+	c.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
+	go func() {
+		runtime.LockOSThread() // the kernel sends Pdeathsig when the thread ends that has started the command
+		defer runtime.UnlockOSThread()
+		defer close(m.done)
+		m.failed = host.Catch("command", c.Run)
+	}()
+	return m
 }
 
-// withoutSuspension switches off the key ^Z of a terminal, until the caller calls the function restore.
-func withoutSuspension(terminal int) (restore func(), err error) {
-	before, err := unix.IoctlGetTermios(terminal, unix.TCGETS)
-	if err != nil {
-		return nil, err
+// refresh writes into the result what the command has written so far. ended is set if m.done is closed.
+func (m *measurement) refresh(ended bool, now time.Time) {
+	m.result.Output, m.result.Notes = m.output.text(), m.notes.text()
+	if !ended {
+		return
 	}
-	now := *before
-	now.Cc[unix.VSUSP] = 0 // _POSIX_VDISABLE
-	if err := unix.IoctlSetTermios(terminal, unix.TCSETS, &now); err != nil {
-		return nil, err
+	m.result.Ended = now
+	if m.failed != nil {
+		m.result.Failed = m.failed.Error()
 	}
-	return func() { _ = unix.IoctlSetTermios(terminal, unix.TCSETS, before) }, nil
-}
-
-// awaitLine waits for a line on the terminal, or for the end of ctx.
-func awaitLine(ctx context.Context, terminal int) error {
-	const look = 200 // milliseconds between two checks of ctx
-	for ctx.Err() == nil {
-		files := []unix.PollFd{{Fd: int32(terminal), Events: unix.POLLIN}}
-		n, err := unix.Poll(files, look)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		if n > 0 {
-			var line [4096]byte
-			_, err := unix.Read(terminal, line[:])
-			return err
-		}
-	}
-	return nil
 }

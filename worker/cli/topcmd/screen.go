@@ -41,8 +41,9 @@ type topScreen struct {
 	shown    *view.Grid // on the terminal
 	clicks   view.Clicks
 	answers  chan *view.Data
-	asking   bool // a request runs
-	stale    bool // another request must follow the running request
+	asking   bool         // a request runs
+	stale    bool         // another request must follow the running request
+	measured *measurement // the command that runs; nil: none
 }
 
 // showTop shows the screen until the user quits or ctx ends.
@@ -61,12 +62,17 @@ func showTop(ctx context.Context, src topSource, s *view.State) error {
 	if s.Mouse {
 		terminal.SetMouse(true)
 	}
+	defer t.endMeasurement()
 	t.ask(ctx)
 	t.draw(false)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-t.measurementEnds():
+			t.measured.refresh(true, time.Now())
+			t.measured = nil
+			t.draw(false)
 		case <-changed:
 			if !s.Paused {
 				t.ask(ctx)
@@ -93,22 +99,41 @@ func showTop(ctx context.Context, src topSource, s *view.State) error {
 				}
 				changed, end = src.Watch()
 				t.draw(true)
-			case view.Run:
-				args, failed := view.Measurement(s, t.data), error(nil)
-				if err := terminal.Suspend(func() { failed = measure(ctx, args) }); err != nil {
-					return err
-				}
-				if failed != nil {
-					s.Message = "the command failed: " + failed.Error()
-				}
-				t.draw(true)
 			default:
 			}
 		}
 	}
 }
 
-// event handles a key or a new size. It returns an action if the caller must do it: Quit, Suspend or Run; otherwise None.
+// measurementEnds returns a channel that is closed when the command ends; nil: no command runs.
+func (t *topScreen) measurementEnds() <-chan struct{} {
+	if t.measured == nil {
+		return nil
+	}
+	return t.measured.done
+}
+
+// endMeasurement ends the command that runs, and waits for its end.
+func (t *topScreen) endMeasurement() {
+	if t.measured != nil {
+		t.measured.cancel()
+		<-t.measured.done
+	}
+}
+
+// run starts the command that view.Measurement returns, unless the last one still runs.
+func (t *topScreen) run(ctx context.Context) {
+	if t.measured != nil {
+		t.state.Message = "The last command is still ending: press the key again."
+		return
+	}
+	if args := view.Measurement(t.state, t.data); args != nil {
+		t.state.Result = &view.Result{Command: t.state.CommandLine(args), Started: time.Now()}
+		t.measured = measure(ctx, t.state.Result, args)
+	}
+}
+
+// event handles a key or a new size. It returns an action if the caller must do it: Quit or Suspend; otherwise None.
 func (t *topScreen) event(ctx context.Context, e view.Event) view.Action {
 	if e.Size {
 		t.draw(true)
@@ -121,8 +146,14 @@ func (t *topScreen) event(ctx context.Context, e view.Event) view.Action {
 		action = view.Handle(t.state, t.data, e.Key)
 	}
 	switch action {
-	case view.Quit, view.Suspend, view.Run:
+	case view.Quit, view.Suspend:
 		return action
+	case view.Run:
+		t.run(ctx)
+	case view.Cancel:
+		if t.measured != nil {
+			t.measured.cancel()
+		}
 	case view.Refresh:
 		t.ask(ctx)
 	case view.Copy:
@@ -152,6 +183,9 @@ func (t *topScreen) ask(ctx context.Context) {
 }
 
 func (t *topScreen) draw(whole bool) {
+	if t.measured != nil {
+		t.measured.refresh(false, time.Now())
+	}
 	g := t.terminal.Grid()
 	drawView(g, t.state, t.data, t.src.Now())
 	t.shown = g

@@ -34,6 +34,7 @@ const (
 	serversEvery = 10 * time.Second // time between two searches for new servers
 	fewServers   = 8                // in a list of more servers, each is sampled less often
 	keepOrder    = 5 * time.Second  // time after a key in which the rows of the list do not move
+	keepEnded    = time.Minute      // time after which a server that has ended leaves the list
 	listWindow   = time.Minute      // time over which the mean of active sessions is computed
 )
 
@@ -62,6 +63,8 @@ type serverEntry struct {
 	state  view.State
 	first  bool // the first answer, or error, has come
 	runs   bool // serve runs for this server
+	// end ends serve; nil: it was never started.
+	end context.CancelFunc
 }
 
 // newServers returns the list of the workers of --connect and, if local is set, of the servers of this host.
@@ -113,7 +116,8 @@ func findServers() (found []string, denied []node.Process, err error) {
 	return found, denied, err
 }
 
-// search adds the servers of this host that are not in the list. It removes hidden servers that have ended or can be read now.
+// search adds the servers of this host that are not in the list. It removes servers that ended at least keepEnded ago, and hidden
+// servers that have ended or can be read now.
 func (l *servers) search() error {
 	found, denied, err := l.find()
 	if err != nil {
@@ -122,7 +126,12 @@ func (l *servers) search() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.entries = slices.DeleteFunc(l.entries, func(e *serverEntry) bool {
-		return e.hidden != nil && !slices.Contains(denied, *e.hidden)
+		gone := e.hidden != nil && !slices.Contains(denied, *e.hidden) ||
+			e.client == nil && e.hidden == nil && e.row.Ended != nil && time.Since(*e.row.Ended) >= keepEnded && !slices.Contains(found, e.row.Name)
+		if gone && e.end != nil {
+			e.end()
+		}
+		return gone
 	})
 	l.more = 0
 	add := func(name string, e *serverEntry) {
@@ -217,7 +226,12 @@ func (l *servers) run(ctx context.Context) {
 		for _, e := range l.entries {
 			if !e.runs {
 				e.runs = true
-				all.Go(func() { l.serve(ctx, e, interval) })
+				served, end := context.WithCancel(ctx)
+				e.end = end
+				all.Go(func() {
+					defer end()
+					l.serve(served, e, interval)
+				})
 			}
 		}
 	}
@@ -282,6 +296,7 @@ func (l *servers) serve(ctx context.Context, e *serverEntry, interval time.Durat
 		}
 		l.update(e, func(r *view.Server) {
 			r.Error, _, _ = strings.Cut(err.Error(), "\n")
+			setEnded(r, errors.Is(err, cluster.ErrNotRunning) || errors.Is(err, cluster.ErrNotDataDir), time.Now())
 			if r.Remedy = ""; isDenied(err) {
 				r.Remedy = "sudo pg_stat_backtrace top -D " + render.ShellWord(r.Name)
 			}
@@ -363,6 +378,7 @@ func fillServer(r *view.Server, d *view.Data, now time.Time, err error) {
 		r.Error = d.Errors["info"]
 		return
 	}
+	setEnded(r, d.Info.Ended, now)
 	if r.Error = d.Info.Error; d.Info.Ended {
 		r.Error = "the server does not run: " + r.Error
 		r.Findings, r.Active = nil, nil // these figures are of the server before it ended
@@ -370,6 +386,16 @@ func fillServer(r *view.Server, d *view.Data, now time.Time, err error) {
 	if d.Info.Last != nil {
 		age := max(0, now.Sub(*d.Info.Last)).Seconds()
 		r.AgeSeconds = &age
+	}
+}
+
+// setEnded sets r.Ended to the time now if the server has just ended, and clears it if the server runs.
+func setEnded(r *view.Server, ended bool, now time.Time) {
+	switch {
+	case !ended:
+		r.Ended = nil
+	case r.Ended == nil:
+		r.Ended = &now
 	}
 }
 

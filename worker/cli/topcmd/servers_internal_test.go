@@ -92,16 +92,43 @@ func TestServerListBounds(t *testing.T) {
 	}
 }
 
-// TestEndedServer: a server that has ended has no findings, which would be old.
+// TestEndedServer: a server that has ended has no findings, which would be old. It comes last, and leaves the list after a while.
 func TestEndedServer(t *testing.T) {
 	t.Parallel()
 	var r view.Server
 	d := &view.Data{Info: &source.Info{}, Findings: &source.Findings{Findings: make([]source.Finding, 2)}}
-	if fillServer(&r, d, time.Now(), nil); r.Findings == nil || r.Error != "" {
+	if fillServer(&r, d, time.Now(), nil); r.Findings == nil || r.Error != "" || r.Ended != nil {
 		t.Errorf("%+v", r)
 	}
 	d.Info.Ended, d.Info.Error = true, "no postmaster"
-	if fillServer(&r, d, time.Now(), nil); r.Findings != nil || r.Error != "the server does not run: no postmaster" {
-		t.Errorf("%+v", r)
+	now := time.Now()
+	for i := range 2 { // the time stays at the first answer
+		fillServer(&r, d, now.Add(time.Duration(i)*time.Second), nil)
+		if r.Findings != nil || r.Error != "the server does not run: no postmaster" || r.Ended == nil || !r.Ended.Equal(now) {
+			t.Errorf("%+v", r)
+		}
+	}
+	var found []string
+	list := &servers{find: func() ([]string, []node.Process, error) { return found, nil, nil }}
+	for name, ended := range map[string]time.Duration{"/long": keepEnded, "/again": keepEnded, "/short": keepEnded / 2} {
+		e := &serverEntry{row: view.Server{Name: name, Ended: new(time.Now().Add(-ended))}}
+		list.entries = append(list.entries, e)
+	}
+	ends := 0
+	list.entry("/long").end = func() { ends++ }
+	found = []string{"/again", "/new"} // the third one runs again
+	if err := list.search(); err != nil {
+		t.Fatal(err)
+	}
+	rows, _, _ := list.list()
+	names := map[string]bool{}
+	for i := range rows {
+		names[rows[i].Name] = true
+	}
+	if len(rows) != 3 || !names["/again"] || !names["/short"] || !names["/new"] || ends != 1 {
+		t.Errorf("%v, %d ends", names, ends)
+	}
+	if fillServer(&r, &view.Data{Info: &source.Info{}}, now, nil); r.Ended != nil {
+		t.Errorf("it runs again: %+v", r)
 	}
 }

@@ -42,11 +42,12 @@ type topFlags struct {
 	count, pid, width, height  int
 }
 
-const topLong = `Show what a server does now: the incident screen.
+const topLong = `Show what a server does now: the incident screen. It has five views: Load, Who,
+Blocking, Session and Flame.
 
 Load shows the active sessions by wait class over time, a line for the processors,
 and findings: sentences about blocked sessions, waits, connections and processors,
-the worst first. The second view shows the queries, users, events and applications
+the worst first. "Who" shows the queries, users, events and applications
 that take the database time. Blocking shows the processes that wait for locks,
 below the processes that block them. Session shows one process: its waits, its live
 stack, plan and memory. Flame shows the stacks of active sessions as a tree.
@@ -116,15 +117,15 @@ func NewTop() *cobra.Command {
 	fs.BoolVar(&f.batch, "batch", false, "print the screen as plain text instead of taking the terminal")
 	fs.IntVarP(&f.count, "refreshes", "n", 0, "with --batch or --format json: print `N` refreshes; 0: until an interrupt")
 	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text, or json (one line for each refresh)")
-	fs.StringVar(&f.view, "view", "load", "begin with this `VIEW`: the name of one of the five, in lower case")
-	fs.StringVar(&f.by, "by", string(source.ByQuery), "in the second view, count by `PROPERTY`: "+strings.Join(properties(), ", "))
+	fs.StringVar(&f.view, "view", "load", "begin with this `VIEW`: "+strings.Join(view.Names(), ", "))
+	fs.StringVar(&f.by, "by", string(source.ByQuery), "in the view who, count by `PROPERTY`: "+strings.Join(properties(), ", "))
 	fs.StringVar(&f.side, "side", string(source.Both), "in the view flame, show the stacks of `SIDE`: both, on-cpu or off-cpu")
 	fs.StringArrayVar(&f.filters, "filter", nil, "count only sessions with `PROPERTY=VALUE`; may be given several times")
 	fs.IntVar(&f.pid, "pid", 0, "begin with the session of this `PID`, as the server has it")
 	fs.StringVar(&f.since, "since", "", "show the recorded time from `TIME`: "+console.WhenUsage)
 	fs.StringVar(&f.until, "until", "", "with --since: show the time until `TIME`; default: now")
 	fs.StringVar(&f.at, "at", "", "show sessions, blocked processes and findings at `TIME`, and the time around it")
-	fs.StringVar(&f.compare, "compare", "", "in the second view, compare with the time of the same length from `TIME`")
+	fs.StringVar(&f.compare, "compare", "", "in the view who, compare with the time of the same length from `TIME`")
 	fs.IntVar(&f.width, "width", 0, "with --batch: `N` columns (default $COLUMNS, or 120)")
 	fs.IntVar(&f.height, "height", 0, "with --batch: `N` lines (default $LINES, or 40)")
 	_ = cmd.MarkFlagDirname("pgdata")
@@ -261,60 +262,104 @@ func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 	if !f.isBatch() && (!console.IsTerminal(os.Stdin) || !console.IsTerminal(os.Stdout)) {
 		return console.Usage(view.ErrNoTerminal)
 	}
+	err := f.runSource(cmd, s)
+	if errors.Is(err, errQuit) {
+		return nil
+	}
+	return err
+}
+
+// runSource shows or prints the list of servers, the server of this host, or the data of a worker. After errQuit, the user has ended
+// the program.
+func (f *topFlags) runSource(cmd *cobra.Command, s *view.State) error {
+	ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
 	switch {
 	case f.all || len(f.connect) > 1:
 		return f.runServers(cmd, f.all)
 	case len(f.connect) == 1:
 		return f.runRemote(cmd, s)
 	}
-	dataDir := f.dataDir
-	if dataDir == "" && f.pid != 0 {
-		c, err := console.ServerOf([]int{f.pid})
-		if err != nil {
-			return err
-		}
-		dataDir = c.DataDir
-	}
-	if dataDir == "" {
-		found, denied, err := console.AllServers()
-		if err != nil {
-			return err
-		}
-		if denied > 0 && len(found) == 0 || len(found) > 1 && !f.isBatch() {
-			return f.runServers(cmd, true)
-		}
-		if dataDir, err = console.ChooseServer(found, denied); err != nil && len(found) > 0 {
-			return console.Usage(err)
-		} else if err != nil {
-			return err
-		}
+	var dataDir string
+	var list bool
+	err := f.waitFor(ctx, stderr, "looking for servers", func(io.Writer) error {
+		var err error
+		dataDir, list, err = f.choose()
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case list:
+		return f.runServers(cmd, true)
 	}
 	const patience = time.Second // after this time, a message says why opening the server takes long
-	slow := time.AfterFunc(patience, func() { console.Tellf(cmd.ErrOrStderr(), "reading the server of %s ...", dataDir) })
+	slow := time.AfterFunc(patience, func() {
+		if f.isBatch() {
+			console.Tellf(stderr, "reading the server of %s ...", dataDir)
+		}
+	})
 	defer slow.Stop()
-	src, err := f.open(dataDir, nil, f.interval, cmd.ErrOrStderr())
-	if err != nil {
+	var src *source.Live
+	err = f.waitFor(ctx, stderr, "reading the server of "+dataDir, func(stderr io.Writer) error {
+		var err error
+		if src, err = f.open(dataDir, nil, f.interval, stderr); err != nil {
+			return err
+		}
+		info, err := src.Info(ctx)
+		if err == nil {
+			s.DataDir = info.DataDir
+		}
 		return err
-	}
-	info, err := src.Info(cmd.Context())
+	})
 	slow.Stop()
 	if err != nil {
 		return err
 	}
-	s.DataDir = info.DataDir
 	return f.show(cmd, localSource{src}, s)
+}
+
+// choose returns the data directory of the server to show. list is set if the command must list the servers of this host instead.
+func (f *topFlags) choose() (dataDir string, list bool, err error) {
+	switch {
+	case f.dataDir != "":
+		return f.dataDir, false, nil
+	case f.pid != 0:
+		c, err := console.ServerOf([]int{f.pid})
+		if err != nil {
+			return "", false, err
+		}
+		if c.DataDir != "" {
+			return c.DataDir, false, nil
+		}
+	}
+	found, denied, err := console.AllServers()
+	if err != nil {
+		return "", false, err
+	}
+	if denied > 0 && len(found) == 0 || len(found) > 1 && !f.isBatch() {
+		return "", true, nil
+	}
+	dataDir, err = console.ChooseServer(found, denied)
+	if err != nil && len(found) > 0 {
+		err = console.Usage(err)
+	}
+	return dataDir, false, err
 }
 
 // runServers shows or prints the list of servers.
 func (f *topFlags) runServers(cmd *cobra.Command, local bool) error {
-	list, err := f.newServers(cmd.ErrOrStderr(), local)
-	if err != nil {
+	var list *servers
+	err := f.waitFor(cmd.Context(), cmd.ErrOrStderr(), "looking for servers", func(stderr io.Writer) error {
+		var err error
+		if list, err = f.newServers(stderr, local); err == nil {
+			list.capturer, err = newTopCapturer()
+		}
 		return err
-	}
-	if list.capturer, err = newTopCapturer(); err != nil {
+	})
+	switch {
+	case err != nil:
 		return err
-	}
-	if f.isBatch() {
+	case f.isBatch():
 		return list.print(cmd.Context(), cmd.OutOrStdout())
 	}
 	return list.show(cmd.Context())
@@ -334,7 +379,10 @@ func (f *topFlags) runRemote(cmd *cobra.Command, s *view.State) error {
 	if client.InClearText() {
 		console.Tellf(cmd.ErrOrStderr(), "warning: the token crosses the network in clear text; use https://")
 	}
-	if err := client.Check(cmd.Context()); err != nil {
+	err = f.waitFor(cmd.Context(), cmd.ErrOrStderr(), "connecting to "+client.Address(), func(io.Writer) error {
+		return client.Check(cmd.Context())
+	})
+	if err != nil {
 		return err
 	}
 	s.Connect, s.TokenFile = client.Address(), f.tokenOf(0)

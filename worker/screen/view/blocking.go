@@ -53,7 +53,7 @@ func (c *canvas) blocking(y, end int) {
 	c.Text(3, y, ageAt-1, dim, "process")
 	c.Text(ageAt, y, waitAt-1, dim, "for")
 	c.Text(waitAt, y, textAt-1, dim, "wait or state")
-	c.Text(textAt, y, limit, dim, "object, or what the root does")
+	c.Text(textAt, y, limit, dim, "object, or activity")
 	y++
 	for i := range b.Nodes {
 		n := &b.Nodes[i]

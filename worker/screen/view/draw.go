@@ -92,6 +92,8 @@ func Draw(g *Grid, s *State, d *Data, now time.Time) {
 	switch {
 	case s.Help:
 		c.help(y)
+	case s.Result != nil:
+		c.result(y, end)
 	case d == nil || d.page != s.Page && !d.has(s.Page):
 		g.Text(1, y, g.Width, dim, "reading …")
 	case s.Page == PageLoad:
@@ -106,6 +108,22 @@ func Draw(g *Grid, s *State, d *Data, now time.Time) {
 		c.flame(y, end)
 	}
 	c.footer()
+}
+
+// DrawWaiting draws the screen before there is any data. doing says what the program does, such as "looking for servers", and
+// took is how long it has done that.
+func DrawWaiting(g *Grid, doing string, took time.Duration) {
+	for x := range g.Width {
+		g.Set(x, 0, ' ', bar)
+	}
+	g.Text(1, 0, g.Width, bar, "pg_stat_backtrace top")
+	text := doing + " …"
+	if took >= time.Second {
+		text += " " + units.Age(took.Truncate(time.Second))
+	}
+	g.Text(1, 2, g.Width, plain, text)
+	x := g.Text(1, g.Height-1, g.Width, bold, "q")
+	g.Text(x+1, g.Height-1, g.Width, dim, "quit")
 }
 
 // has reports whether d has the data that a page shows.
@@ -264,7 +282,11 @@ func (c *canvas) problems(y int) int {
 		y++
 	}
 	if len(c.s.Filter) > 0 {
-		x := c.Text(1, y, c.Width, bold, "only")
+		lead, keys := "only", "(Backspace: wider, r: all)"
+		if c.s.Page == PageBlocking || c.s.Page == PageSession { // these show all processes
+			lead, keys = "filter of Load, Who and Flame:", "(r removes it)"
+		}
+		x := c.Text(1, y, c.Width, bold, lead)
 		for _, f := range c.s.Filter {
 			x = c.Text(x+1, y, c.Width-1, dim, string(f.By)+" =")
 			name := f.Name
@@ -273,7 +295,7 @@ func (c *canvas) problems(y int) int {
 			}
 			x = c.Text(x+1, y, min(c.Width-1, x+30), code, name)
 		}
-		c.Text(x+2, y, c.Width-1, dim, "(Backspace: wider, r: all)")
+		c.Text(x+2, y, c.Width-1, dim, keys)
 		y++
 	}
 	return y
@@ -334,7 +356,7 @@ func (c *canvas) footer() {
 	}
 	x := 1
 	keys := c.keys()
-	if !c.s.Live() {
+	if !c.s.Live() && c.s.Result == nil {
 		keys = append([][2]string{{"0", "live"}, {"[]", "moment"}, {"<>", "earlier, later"}}, keys...)
 	}
 	for _, k := range keys {
@@ -348,6 +370,12 @@ func (c *canvas) footer() {
 
 // keys returns the keys of the page and a word for the effect of each, the most useful first.
 func (c *canvas) keys() [][2]string {
+	if r := c.s.Result; r != nil {
+		if r.runs() && !r.canceled {
+			return [][2]string{{"Esc", "end it"}, {"↑↓", "scroll"}, {"y", "command"}}
+		}
+		return [][2]string{{"Esc", "close"}, {"↑↓", "scroll"}, {"/", "search"}, {"y", "command"}}
+	}
 	switch c.s.Page {
 	case PageLoad:
 		return [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"+-", "zoom"}, {"t", "time"},

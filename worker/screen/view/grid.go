@@ -1,6 +1,7 @@
 package view
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 
@@ -215,7 +216,7 @@ func (g *Grid) Fill(x, y, limit int, s Style) {
 func Wrap(text string, width, lines int) (out []string) {
 	const most = 64 << 10 // the rest of a longer text is ignored
 	text = text[:min(len(text), most)]
-	words := strings.Fields(text)
+	words := whole(strings.Fields(text))
 	line, n := "", 0
 	for i := 0; i < len(words); i++ {
 		word := words[i]
@@ -249,6 +250,30 @@ func Wrap(text string, width, lines int) (out []string) {
 		return mark(out[:lines], width)
 	}
 	return out
+}
+
+// whole joins a number and its unit to one word, and the parts of a duration such as "17 min 51 s".
+func whole(words []string) []string {
+	joined := words[:0:0]
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		for i+1 < len(words) && belongs(words[i], words[i+1]) {
+			word += " " + words[i+1]
+			i++
+		}
+		joined = append(joined, word)
+	}
+	return joined
+}
+
+// belongs reports whether a line must not end between two words: they are a number and its unit, or a unit of time and a number
+// of a smaller unit.
+func belongs(a, b string) bool {
+	unit := strings.TrimRight(b, ".,;:)")
+	if strings.TrimLeft(a, "(≥<0123456789.") == "" && a != "" && strings.ContainsAny(a, "0123456789") {
+		return slices.Contains([]string{"ms", "s", "min", "h", "d", "%", "bytes", "kB", "MB", "GB", "TB", "PB"}, unit)
+	}
+	return slices.Contains([]string{"min", "h", "d"}, a) && unit == b && strings.Trim(b, "0123456789") == "" || strings.HasSuffix(a, "≥")
 }
 
 // mark adds "…" to the last line, and cuts it if it would be wider than width.

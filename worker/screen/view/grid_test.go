@@ -84,3 +84,23 @@ func TestWrap(t *testing.T) {
 		}
 	}
 }
+
+// TestWrapKeepsDurations: a line does not end between a number and its unit.
+func TestWrapKeepsDurations(t *testing.T) {
+	for _, text := range []string{
+		"it is active for 17 min 51 s, and then waits", "blocks since (≥ 3 min 17 s) or before", "it has 120 MB, 55 % of all", "took 1 d 3 h; waits for 7",
+	} {
+		for width := 15; width < 40; width++ {
+			for _, line := range Wrap(text, width, 20) {
+				first, _, _ := strings.Cut(line, " ")
+				switch strings.TrimRight(first, ".,;)") {
+				case "s", "min", "51", "MB", "%", "h":
+					t.Errorf("width %d: a line begins with %q", width, line)
+				}
+			}
+		}
+	}
+	if got := strings.Join(Wrap("waits 3 times for 12 sessions", 8, 9), "|"); got != "waits 3|times|for 12|sessions" {
+		t.Errorf("%q", got)
+	}
+}

@@ -26,6 +26,7 @@ const (
 	Copy   // copy the command that Command returns to the clipboard
 	Run    // run the command that Measurement returns
 	Mouse  // switch the mouse on or off, as the state says
+	Cancel // end the command of State.Result, which then shows the output so far
 )
 
 // Values of Event.Key for events of the mouse.
@@ -63,6 +64,12 @@ func Point(s *State, d *Data, g *Grid, e Event, double func(key string) bool) Ac
 	if s.Help || s.typing != typingNothing {
 		return None
 	}
+	if s.Result != nil {
+		if e.Key == Click {
+			return None
+		}
+		return s.resultKey(d, e.Key)
+	}
 	switch e.Key {
 	case WheelUp:
 		return s.wheel(d, -wheelLines)
@@ -95,6 +102,8 @@ func (s *State) wheel(d *Data, by int) Action {
 func Handle(s *State, d *Data, key string) Action {
 	s.Message = ""
 	switch {
+	case key == "ctrl-c" && s.Result != nil:
+		return s.resultKey(d, key)
 	case key == "ctrl-c":
 		return Quit
 	case key == "ctrl-z":
@@ -106,6 +115,8 @@ func Handle(s *State, d *Data, key string) Action {
 	case s.Help:
 		s.Help = false
 		return None
+	case s.Result != nil:
+		return s.resultKey(d, key)
 	}
 	switch key {
 	case "q":
@@ -458,9 +469,13 @@ func (s *State) find(d *Data, step int) {
 		s.Message = "Search with / first."
 		return
 	}
-	if s.Page == PageSession {
-		if i := s.findLine(d, step); i >= 0 {
-			s.Scroll = i
+	if s.Result != nil || s.Page == PageSession {
+		lines, at := broken(panelLines(s.Panel, d), s.panelWidth), &s.Scroll
+		if s.Result != nil {
+			lines, at = s.Result.lines(s.Result.width), &s.Result.scroll
+		}
+		if i := s.findLine(lines, *at, step); i >= 0 {
+			*at = i
 		} else {
 			s.Message = "Not found: " + s.Search
 		}
@@ -477,11 +492,10 @@ func (s *State) find(d *Data, step int) {
 	s.Message = "Not found: " + s.Search
 }
 
-// findLine returns the index of the next or previous line of the panel that has the text s.Search, or -1.
-func (s *State) findLine(d *Data, step int) int {
-	lines := panelLines(s.Panel, d)
+// findLine returns the index of the next or previous one of the lines, seen from the line at, that has the text s.Search, or -1.
+func (s *State) findLine(lines []panelLine, at, step int) int {
 	for k := 1; k <= len(lines); k++ {
-		i := ((s.Scroll+k*step)%len(lines) + len(lines)) % len(lines)
+		i := ((at+k*step)%len(lines) + len(lines)) % len(lines)
 		if strings.Contains(strings.ToLower(lines[i].text), strings.ToLower(s.Search)) {
 			return i
 		}
@@ -627,8 +641,20 @@ func (s *State) process(d *Data) (pid int, why string) {
 	return 0, "The session is being read: press the key again."
 }
 
+// CommandLine returns a command line of this program. The parameter arguments has the words after the name of the program.
+func (s *State) CommandLine(arguments []string) string {
+	line := render.ShellWord(cmp.Or(s.Program, "pg_stat_backtrace"))
+	for _, word := range arguments {
+		line += " " + render.ShellWord(word)
+	}
+	return line
+}
+
 // Command returns a command line that prints what the page shows.
 func Command(s *State, d *Data) string {
+	if s.Result != nil {
+		return s.Result.Command
+	}
 	server := "-D " + render.ShellWord(s.DataDir)
 	if s.Connect != "" {
 		server = "--connect " + render.ShellWord(s.Connect) + " --token-file " + render.ShellWord(cmp.Or(s.TokenFile, "FILE"))

@@ -24,9 +24,44 @@ func (c *canvas) load(y, end int) {
 		y = c.chart(y, height)
 	}
 	var r rows
+	c.replay(&r)
 	c.findings(&r)
 	c.sessionRows(&r)
 	r.draw(c, y, end)
+}
+
+// replay adds a line about the replay of a standby.
+func (c *canvas) replay(r *rows) {
+	i := c.d.Info
+	if i == nil || i.Replay == nil || i.Last == nil {
+		return
+	}
+	text, style := replayText(i.Replay, *i.Last), plain
+	if i.Replay.Paused || i.Replay.Since != nil && i.Last.Sub(*i.Replay.Since) >= source.LongReplay {
+		style = warn
+	}
+	for _, line := range Wrap(text, c.Width-2, 2) {
+		r.add("", func(y int, _ bool) { c.Text(1, y, c.Width, style, line) })
+	}
+}
+
+// replayText describes the replay of a standby at the time of a sample.
+func replayText(x *source.Replay, at time.Time) string {
+	text := "standby: it has received no WAL since its start"
+	switch {
+	case x.LagBytes == nil:
+	case *x.LagBytes == 0:
+		text = "standby: all received WAL is replayed"
+	default:
+		text = "standby: replay is " + units.Size(*x.LagBytes) + " behind the received WAL"
+	}
+	if x.Since != nil {
+		text += ", and has not advanced for " + units.Age(at.Sub(*x.Since))
+	}
+	if x.Paused {
+		text += "; it is paused"
+	}
+	return text
 }
 
 // top returns the value at the top of an axis, and the distance between the marks of the axis. The value is a round number that
@@ -427,7 +462,7 @@ func (c *canvas) findings(r *rows) {
 		key := "finding:" + x.Key
 		lines := []string{x.Text}
 		if roomy := c.Height >= tall; strings.TrimSpace(x.Text) != "" && (roomy || selected == key) {
-			lines = Wrap(x.Text, c.findingEnd()-3, 2)
+			lines = c.findingLines(x.Text)
 		}
 		r.add(key, func(y int, selected bool) {
 			mark := alarm
@@ -454,8 +489,8 @@ func (c *canvas) findings(r *rows) {
 			c.Right(c.Width-8, y, style, age)
 			c.Text(3, y, c.findingEnd(), style, lines[0])
 		})
-		if len(lines) > 1 {
-			r.add("", func(y int, _ bool) { c.Text(3, y, c.Width-1, bold, lines[1]) })
+		for _, line := range lines[1:] {
+			r.add("", func(y int, _ bool) { c.Text(3, y, c.Width-1, bold, line) })
 		}
 		if x.Detail != "" && c.Height >= tall || selected == key {
 			r.add("", func(y int, _ bool) {
@@ -466,6 +501,16 @@ func (c *canvas) findings(r *rows) {
 	for _, text := range f.Unknown {
 		r.add("", func(y int, _ bool) { c.Text(1, y, c.Width-1, warn, "✗ "+text) })
 	}
+}
+
+// findingLines breaks the text of a finding into at most three lines. Only the first one has figures beside it.
+func (c *canvas) findingLines(text string) []string {
+	words := strings.Join(strings.Fields(oneLine(text)), " ")
+	first := Wrap(words, c.findingEnd()-3, len(words))
+	if len(first) < 2 { //nolint:mnd // a second line
+		return first
+	}
+	return append(first[:1], Wrap(strings.TrimPrefix(words, first[0]), c.Width-4, 2)...)
 }
 
 // sinceClock says when a finding began, in local time. The date is added if it is not the date of now, the time of the sample.
@@ -554,6 +599,9 @@ func (c *canvas) sessionRows(r *rows) {
 			}
 			c.Text(x, y, x+text-1, ws, wait)
 			x += text
+			if s.Own {
+				x = c.Text(x, y, c.Width-1, style, "(of pg_stat_backtrace, by its name)") + 2
+			}
 			if s.Phrase != "" {
 				ts := style
 				if !selected {

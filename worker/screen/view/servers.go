@@ -28,6 +28,8 @@ type Server struct {
 	// Error says why there is no newer data. Remedy is a command that can remove the cause. Both are absent without an error.
 	Error  string `json:"error,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
+	// Ended is the time at which this program found that the server has ended. It is absent while the server runs.
+	Ended *time.Time `json:"ended,omitempty"`
 	// Titles has numbers of sessions from the titles of their processes. It is present if the server's memory cannot be read.
 	Titles *Titles `json:"process_titles,omitempty"`
 }
@@ -88,11 +90,17 @@ type ServersState struct {
 
 	selected string
 	help     bool // the panel shows the help about keys, instead of the selected server
+	typing   bool // the user types a text to search for, which is typed so far
+	typed    string
+	search   string // the last text that the user has searched for
 }
 
-// Sort sorts servers by the chosen order.
+// Sort sorts servers by the chosen order. Servers that have ended come last.
 func (s *ServersState) Sort(list []Server) {
 	slices.SortStableFunc(list, func(a, b Server) int {
+		if ended := boolInt(a.Ended != nil) - boolInt(b.Ended != nil); ended != 0 {
+			return ended
+		}
 		worseA, allA := a.critical()
 		worseB, allB := b.critical()
 		findings := cmp.Or(cmp.Compare(worseB, worseA), cmp.Compare(allB, allA))
@@ -150,9 +158,22 @@ func (s *ServersState) Handle(list []Server, key string) (action Action, open bo
 		}
 	}
 	const page, far = 8, 1 << 20
-	switch key {
-	case "q", "ctrl-c":
+	switch {
+	case key == "ctrl-c":
 		return Quit, false
+	case s.typing && key != "ctrl-z" && key != "ctrl-l":
+		s.typeKey(list, key)
+		return None, false
+	}
+	switch key {
+	case "q":
+		return Quit, false
+	case "/":
+		s.typing, s.typed = true, ""
+	case "n":
+		s.find(list, 1)
+	case "N":
+		s.find(list, -1)
 	case "esc":
 		if !s.help {
 			s.Message = "q quits"
@@ -192,6 +213,50 @@ func (s *ServersState) Handle(list []Server, key string) (action Action, open bo
 		step(far)
 	}
 	return None, false
+}
+
+// typeKey handles a key while the user types a text to search for.
+func (s *ServersState) typeKey(list []Server, key string) {
+	const longest = 100
+	switch key {
+	case "enter":
+		s.typing, s.search = false, s.typed
+		s.find(list, 1)
+	case "esc":
+		s.typing = false
+	case "backspace":
+		if r := []rune(s.typed); len(r) > 0 {
+			s.typed = string(r[:len(r)-1])
+		} else {
+			s.typing = false
+		}
+	default:
+		if len([]rune(key)) == 1 && len(s.typed) < longest {
+			s.typed += key
+		}
+	}
+}
+
+// find selects the next server (step 1), or the previous one (-1), whose name, error or findings have the text s.search.
+func (s *ServersState) find(list []Server, step int) {
+	if s.search == "" {
+		s.Message = "Search with / first."
+		return
+	}
+	for k := 1; k <= len(list); k++ {
+		i := ((s.at(list)+k*step)%len(list) + len(list)) % len(list)
+		text := list[i].Name + " " + serverTitle(&list[i]) + " " + list[i].Error
+		if f := list[i].Findings; f != nil {
+			for j := range f.Findings {
+				text += " " + f.Findings[j].Text
+			}
+		}
+		if strings.Contains(strings.ToLower(text), strings.ToLower(s.search)) {
+			s.selected = list[i].Name
+			return
+		}
+	}
+	s.Message = "Not found: " + s.search
 }
 
 // Select selects a server by its name. It reports whether the server is in the list.
@@ -245,13 +310,19 @@ func DrawServers(g *Grid, s *ServersState, list []Server, more int, now time.Tim
 	for i, line := range panel {
 		g.Text(2, end-len(panel)+i, g.Width-1, line.style, line.text)
 	}
+	if s.typing {
+		at := g.Text(1, g.Height-1, g.Width-1, bold, "/"+s.typed)
+		g.Text(at, g.Height-1, g.Width-1, chosen, " ")
+		return
+	}
 	if s.Message != "" {
 		g.Text(1, g.Height-1, g.Width-1, bold, s.Message)
 		return
 	}
 	x := 1
 	for _, k := range [][2]string{
-		{"↑↓", "select"}, {"Enter", "open"}, {"Tab", "order: " + cmp.Or(s.Order, Orders()[0])}, {"y", "command"}, {"?", "help"}, {"q", "quit"},
+		{"↑↓", "select"}, {"Enter", "open"}, {"/", "search"}, {"Tab", "order: " + cmp.Or(s.Order, Orders()[0])}, {"?", "help"}, {"q", "quit"},
+		{"y", "command"},
 	} {
 		x = g.Text(x, g.Height-1, g.Width-1, bold, k[0])
 		x = g.Text(x+1, g.Height-1, g.Width-1, dim, k[1]) + 2
@@ -262,7 +333,7 @@ func DrawServers(g *Grid, s *ServersState, list []Server, more int, now time.Tim
 func serverKeys() []serverText {
 	return []serverText{
 		{bold, "↑↓ PgUp PgDn Home End: select    Enter: open    Tab: order by " + strings.Join(Orders(), ", ")},
-		{bold, "y: copy the command    m: mouse    Ctrl-L: redraw    Ctrl-Z: suspend    ? or Esc: close this    q: quit"},
+		{bold, "/ n N: search    y: copy the command    m: mouse    Ctrl-L: redraw    Ctrl-Z: suspend    ? or Esc: close this    q: quit"},
 		{plain, "active: sessions that are not idle; waiting: how many of them wait"},
 		{plain, "clients: sessions of clients, and the most that the server allows"},
 		{plain, "age: how old these figures are; findings: what the rules find now, in red if critical"},
@@ -301,7 +372,11 @@ func (c *canvas) serverLines(s *ServersState, list []Server, y, end int) []Serve
 }
 
 func (c *canvas) serverLine(y int, x *Server, selected bool) {
-	style := c.pick(y, selected, plain)
+	style := plain
+	if x.Ended != nil {
+		style = dim
+	}
+	style = c.pick(y, selected, style)
 	waiting, clients, age := "", "", ""
 	switch i := x.Info; {
 	case x.Titles != nil:
@@ -331,6 +406,8 @@ func (c *canvas) serverLine(y int, x *Server, selected bool) {
 	c.Right(clientsEnd, y, style, clients)
 	c.Right(ageEnd, y, style, age)
 	switch {
+	case x.Ended != nil:
+		c.Right(findingsEnd, y, style, "ended")
 	case x.Error != "":
 		mark = style
 		if !selected {

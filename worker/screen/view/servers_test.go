@@ -112,9 +112,52 @@ func TestServersColumns(t *testing.T) {
 	if DrawServers(g, &ServersState{}, list, 0, noon); !strings.Contains(g.Plain(), "3/40  10 min 22 s") {
 		t.Errorf("columns:\n%s", g.Plain())
 	}
-	info.Ended = true
+	info.Ended, list[0].Ended = true, new(noon)
 	g = NewGrid(80, 24)
-	if DrawServers(g, &ServersState{}, list, 0, noon); strings.Contains(g.Plain(), "3/40") {
+	if DrawServers(g, &ServersState{}, list, 0, noon); strings.Contains(g.Plain(), "3/40") || !strings.Contains(g.Plain(), "   ended  /a") {
 		t.Errorf("a server that has ended:\n%s", g.Plain())
+	}
+	for _, order := range Orders() {
+		list := servers()
+		list[1].Ended = new(noon)
+		if (&ServersState{Order: order}).Sort(list); list[2].Name != "/a" {
+			t.Errorf("by %s, a server that has ended is not the last one: %+v", order, list)
+		}
+	}
+}
+
+// TestServersSearch selects servers by their names, properties and findings.
+func TestServersSearch(t *testing.T) {
+	t.Parallel()
+	s, list := &ServersState{Order: "name"}, servers()
+	s.Sort(list)
+	press := func(keys ...string) string {
+		for _, key := range keys {
+			s.Handle(list, key)
+		}
+		return s.Selected(list).Name
+	}
+	press("/", "P", "i", "d", "q")
+	g := NewGrid(80, 24)
+	if DrawServers(g, s, list, 0, noon); !strings.Contains(g.Plain(), "\n /Pidq") {
+		t.Errorf("what the user types:\n%s", g.Plain())
+	}
+	if got := press("backspace", " ", "1", "enter"); got != "/a" || s.Message != "" {
+		t.Errorf("the finding of %s, %q", got, s.Message)
+	}
+	if got := press("/", "S", "Q", "L", "enter"); got != "/b" {
+		t.Errorf("the version: %s", got)
+	}
+	if a, b := press("n"), press("N"); a != "/a" || b != "/b" {
+		t.Errorf("the next one is %s, the one before %s", a, b)
+	}
+	if got := press("/", "x", "y", "enter"); got != "/b" || s.Message != "Not found: xy" {
+		t.Errorf("%s, %q", got, s.Message)
+	}
+	if action, open := s.Handle(list, "/"); action != None || open || press("esc") != "/b" || s.typing {
+		t.Error("Esc does not end the search")
+	}
+	if action, _ := s.Handle(list, "q"); action != Quit {
+		t.Errorf("q after a search: %v", action)
 	}
 }

@@ -43,38 +43,43 @@ func (c *canvas) identity(y int, s *source.Session) int {
 		c.Text(1, y, c.Width, alarm, fmt.Sprintf("✗ process %d has ended, or is not in the newest sample", c.s.PID))
 		return y + 1
 	}
-	x := c.Text(1, y, c.Width, bold, strconv.Itoa(n.ServerPID))
-	x = c.Text(x+1, y, c.Width, code, cmp.Or(n.Application, n.Type))
-	for _, part := range []string{userAt(n), n.Client} {
-		if part != "" {
-			x = c.Text(x+2, y, c.Width-1, plain, part)
+	parts := []panelLine{{text: strconv.Itoa(n.ServerPID), style: bold}, {text: cmp.Or(n.Application, n.Type), style: code}}
+	for _, text := range []string{userAt(n), n.Client} {
+		if text != "" {
+			parts = append(parts, panelLine{text: text})
 		}
 	}
 	if m := memoryOf(n); m != "" {
-		c.Text(x+2, y, c.Width-1, plain, m+" of private memory")
+		parts = append(parts, panelLine{text: m + " of private memory"})
 	}
-	y++
+	y = c.flow(y, parts)
 	state := cmp.Or(n.State, n.Type)
 	if n.StateStart != nil {
 		state += " for " + units.Age(s.Time.Sub(*n.StateStart))
 	}
+	parts = []panelLine{{text: state}}
 	if n.XactStart != nil {
-		state += ", transaction " + units.Age(s.Time.Sub(*n.XactStart))
+		parts = append(parts, panelLine{text: "transaction open for " + units.Age(s.Time.Sub(*n.XactStart))})
 	}
-	x = c.Text(1, y, c.Width-1, plain, state)
 	if n.Class != "" {
 		ink, _ := inkOf(n.Class)
-		x = c.Text(x+2, y, c.Width-1, Style{Fg: ink, Bold: true}, waitOf(n))
+		parts = append(parts, panelLine{text: waitOf(n), style: Style{Fg: ink, Bold: true}})
 	}
-	if len(n.Blockers) > 0 {
-		x = c.Text(x+2, y, c.Width-1, alarm, "blocked by "+blockers(n))
-	} else if n.BlockersUnknown != "" {
-		x = c.Text(x+2, y, c.Width-1, warn, "blockers: "+n.BlockersUnknown)
+	y = c.flow(y, parts)
+	style, relations := alarm, ""
+	switch {
+	case len(n.Blockers) > 0:
+		relations = "blocked by " + cmp.Or(s.Blocker, blockers(n))
+	case n.BlockersUnknown != "":
+		style, relations = warn, "blockers: "+n.BlockersUnknown
 	}
 	if len(s.Blocked) > 0 {
-		c.Text(x+2, y, c.Width-1, alarm, "blocks "+plural(float64(len(s.Blocked)), "session")+" directly")
+		relations += "; blocks " + plural(float64(len(s.Blocked)), "session") + " directly"
 	}
-	y++
+	for _, line := range Wrap(strings.TrimPrefix(relations, "; "), c.Width-2, 2) {
+		c.Text(1, y, c.Width, style, line)
+		y++
+	}
 	lines := 2
 	if c.Height >= tall {
 		lines = 4
@@ -91,6 +96,19 @@ func (c *canvas) identity(y int, s *source.Session) int {
 		y++
 	}
 	return y
+}
+
+// flow draws parts beside each other, and on the next line the parts for which there is no room. It returns the line after them.
+func (c *canvas) flow(y int, parts []panelLine) int {
+	const gap = 2
+	x := 1
+	for i := range parts {
+		if x > 1 && x+Width(parts[i].text) > c.Width-1 {
+			x, y = 1, y+1
+		}
+		x = c.Text(x, y, c.Width-1, parts[i].style, parts[i].text) + gap
+	}
+	return y + 1
 }
 
 func blockers(n *source.SessionLine) string {
@@ -174,6 +192,27 @@ type panelLine struct {
 	lead  string
 	text  string
 	style Style
+	// sentence is set for a text in words, which continues on the next lines if it is too long.
+	sentence bool
+}
+
+// broken returns the lines for a panel of this width.
+func broken(lines []panelLine, width int) (list []panelLine) {
+	const most = 4
+	for _, line := range lines {
+		parts := []string{line.text}
+		if line.sentence {
+			parts = Wrap(line.text, max(1, width-Width(line.lead)), most)
+		}
+		for i, text := range parts {
+			lead := line.lead
+			if i > 0 {
+				lead = strings.Repeat(" ", Width(lead))
+			}
+			list = append(list, panelLine{lead: lead, text: text, style: line.style})
+		}
+	}
+	return list
 }
 
 // panelTitle returns the name of a panel, and a note about its data, such as the time.
@@ -189,21 +228,22 @@ func (c *canvas) panelTitle(panel int) (title, note string) {
 	case panelStack:
 		title = "Stack"
 		if k := c.d.Stack; k != nil {
-			note = held + " (" + engineWords(k.Engine) + "), " + k.Time.Local().Format("15:04:05")
+			note = k.Time.Local().Format("15:04:05") + ", " + held + " (" + engineWords(k.Engine) + ")"
 		}
 	case panelPlan:
 		title = "Plan"
-		if p := c.d.Plan; p != nil {
-			note = held + " (" + engineWords(p.Engine) + "), " + p.Time.Local().Format("15:04:05")
+		if p := c.d.Plan; p != nil && len(p.Levels) == 0 && p.Progress != nil {
+			note = p.Progress.Time.Local().Format("15:04:05") + ", " + p.Progress.View
+		} else if p != nil && p.Engine != "" {
+			note = p.Time.Local().Format("15:04:05") + ", " + held + " (" + engineWords(p.Engine) + ")"
 		}
 	case panelMemory:
 		title = "Memory contexts"
 		if m := c.d.Memory; m != nil {
-			note = units.Size(max(0, m.TotalBytes)) + ", " + units.Size(max(0, m.FreeBytes)) + " of it free"
+			note = m.Time.Local().Format("15:04:05") + ", " + units.Size(max(0, m.TotalBytes)) + ", " + units.Size(max(0, m.FreeBytes)) + " of it free"
 			if m.ResidentBytes != nil {
 				note += ", resident " + units.Size(max(0, *m.ResidentBytes))
 			}
-			note += ", " + m.Time.Local().Format("15:04:05")
 		}
 	}
 	return title, note
@@ -244,7 +284,10 @@ func (c *canvas) panel(panel, x, y, limit, end int) {
 		}
 	}
 	y++
-	lines := panelLines(panel, c.d)
+	lines := broken(panelLines(panel, c.d), limit-x)
+	if current {
+		c.s.panelWidth = limit - x
+	}
 	first := 0
 	if current {
 		first = min(c.s.Scroll, max(0, len(lines)-1))
@@ -266,7 +309,11 @@ func panelLines(panel int, d *Data) (list []panelLine) {
 		return nil
 	}
 	name := []string{"stack", "plan", "memory"}[panel]
-	add := func(s Style, lead, text string) { list = append(list, panelLine{lead, text, s}) }
+	add := func(s Style, lead, text string) {
+		// Sentences are in these styles; code without a prefix is a phrase.
+		sentence := s == alarm || s == warn || lead == "" && (s == dim || s == code && !strings.HasPrefix(text, "=>") && !strings.HasPrefix(text, " "))
+		list = append(list, panelLine{lead, text, s, sentence})
+	}
 	if text := d.Errors[name]; text != "" {
 		for _, line := range strings.SplitN(text, "\n", 5) {
 			add(alarm, "✗ ", line)
@@ -316,13 +363,18 @@ func stackLines(k *source.Stack, add func(Style, string, string)) {
 }
 
 func planLines(p *source.Plan, add func(Style, string, string)) {
-	if len(p.Levels) == 0 {
-		add(dim, "", "The process executes no plan now: it is idle, plans, starts or ends a statement, or runs a utility command.")
+	if x := p.Progress; x != nil {
+		add(code, "", x.Text)
+		for _, c := range x.Columns {
+			add(plain, "  "+c.Name+": ", c.Value)
+		}
+	} else if len(p.Levels) == 0 {
+		add(dim, "", "The process executes no plan now: it is idle, plans, starts or ends a statement, or runs a command without progress.")
 	}
 	if p.Phrase != "" {
 		add(code, "", p.Phrase)
 	}
-	if p.Unproven && len(p.Levels) > 0 {
+	if p.Unproven && len(p.Levels) > 0 && p.Engine != "" {
 		add(dim, "", "The layout of this build is unproven: plan --calibrate compares it with EXPLAIN.")
 	}
 	for i := range p.Levels {
@@ -341,7 +393,7 @@ func planLines(p *source.Plan, add func(Style, string, string)) {
 			add(warn, "✗ ", l.Reason)
 		}
 	}
-	if !p.Whole && len(p.Levels) > 0 {
+	if !p.Whole && len(p.Levels) > 0 && p.Engine != "" {
 		add(warn, "✗ ", "The stack could not be followed to its end: outer statements may be missing.")
 	}
 }

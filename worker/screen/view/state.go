@@ -75,6 +75,9 @@ type State struct {
 	// file with the token.
 	Connect, TokenFile string
 
+	// Result is the command that the user has started last, until the user closes it; nil: none.
+	Result *Result
+
 	// Listed is set if the server was opened from the list of servers: the end of the screen then returns to the list.
 	Listed bool
 	// Program is the first word of the commands that the screen shows; empty: pg_stat_backtrace.
@@ -84,8 +87,10 @@ type State struct {
 	typing typing
 	typed  string
 	window int // index in windows
-	cursor [numPages]cursor
-	from   Page // the page from which the page Session was opened
+	// panelWidth is the width of the chosen panel of the page Session on the screen.
+	panelWidth int
+	cursor     [numPages]cursor
+	from       Page // the page from which the page Session was opened
 	// captures is the number of captures that the user has requested since the start of the screen.
 	captures int
 	// measure is the last key of a measurement: p, w or i; see Measurement.
