@@ -257,7 +257,7 @@ func TestProcessorLine(t *testing.T) {
 	for _, size := range [][2]int{{80, 24}, {120, 40}, {160, 50}} {
 		g := NewGrid(size[0], size[1])
 		Draw(g, NewState("/srv/pg"), incident(), noon)
-		for _, line := range strings.SplitSeq(g.Plain(), "\n") {
+		for line := range strings.SplitSeq(g.Plain(), "\n") {
 			if strings.HasSuffix(strings.SplitN(line, "┤", 2)[0], " 2") && !strings.Contains(line, "─") {
 				t.Errorf("%v: no line of 2 processors at %q", size, line)
 			}
