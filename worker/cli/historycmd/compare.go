@@ -28,6 +28,9 @@ func (f *historyFlags) checkCompare(since, until, now time.Time) (time.Time, err
 	if f.format != console.FormatText && f.format != console.FormatJSON && f.format != console.FormatCSV {
 		return now, fmt.Errorf("--compare needs the format text, json or csv, not %s", f.format)
 	}
+	if slices.Contains(f.by, "pid") {
+		return now, errors.New("--by pid and --compare exclude each other: two spans have different processes")
+	}
 	before, err := console.ParseWhen(f.compare, now)
 	if err != nil {
 		return now, fmt.Errorf("--compare: %w", err)
@@ -50,6 +53,8 @@ type Comparison struct {
 	Summary       store.Summary   `json:"summary"`
 	Before        store.Summary   `json:"summary_before"`
 	Changes       []historyChange `json:"changes"`
+
+	own, ownBefore ownRows
 }
 
 // historyChange has the totals of the samples with the same keys in two spans. Averages are numbers of sessions.
@@ -88,10 +93,11 @@ func (f *historyFlags) runCompare(ctx context.Context, out, errOut io.Writer, si
 		return err
 	}
 	p.totals.Other()
-	r.Damage = nil
+	r.Damage, c.own, p.own = nil, p.own, ownRows{}
 	if c.Before, err = p.count(ctx, r, before, before.Add(until.Sub(since))); err != nil {
 		return err
 	}
+	c.ownBefore = p.own
 	if err := p.stacksOfBoth(ctx, r, &c); err != nil {
 		return err
 	}
@@ -102,6 +108,7 @@ func (f *historyFlags) runCompare(ctx context.Context, out, errOut io.Writer, si
 // count adds a span to the totals. It returns an error if the span has no sweep.
 func (p *historyPrinter) count(ctx context.Context, r *store.Reader, since, until time.Time) (store.Summary, error) {
 	s, err := store.ReadSpan(ctx, r, since, until, func(w *store.SpanSweep, _ *store.Gap) error {
+		p.own.period = w.Period
 		p.totals.Add(w)
 		return nil
 	})
@@ -186,9 +193,9 @@ func (p *historyPrinter) problemsOfBoth(out io.Writer, c *Comparison) {
 			_, _ = fmt.Fprintln(out, p.gap(&s.Gaps[i]))
 		}
 	}
-	p.problems(out, &c.Summary)
+	p.problems(out, &c.Summary, &c.own)
 	_, _ = fmt.Fprint(out, "before: ")
-	p.problems(out, &c.Before)
+	p.problems(out, &c.Before, &c.ownBefore)
 }
 
 func (p *historyPrinter) csvComparison(c *Comparison) error {

@@ -28,10 +28,14 @@ type historyFlags struct {
 	by                          []string
 	format, output              string
 	limit, width                int
+	pids                        []int
+	own, eachSweep              bool
 }
 
 const historyLong = `Print what the sessions of a server did at a former time, as the worker has
-recorded it: second by second, or with --by the totals of sampled seconds.
+recorded it. Text has a line for each time in which a session did the same. With
+--by the command prints totals of sampled seconds. CSV, JSON and --each-sweep have
+each session in each sweep, once a second.
 
 The command reads the directory that the worker records to (--record-dir). It
 works while worker and server are down. If the directory has
@@ -39,8 +43,13 @@ the history of several servers, -D names the data directory of one, or --cluster
 its system identifier.
 
 Sessions that were idle are not recorded, except if they blocked another session.
-A session that ended or became idle has one row more, marked as ended. The command
-reports times without a record, sweeps that were lost, and damaged files.
+In sweeps, a session that ended or became idle has one row more, marked as ended.
+The command reports times without a record, sweeps that were lost, and damaged
+files.
+
+--by blocker counts the roots: the processes at the begin of a chain of waits,
+which themselves wait for no other. Text and totals leave out the sessions of
+pg_stat_backtrace itself and say how many; --own adds them.
 
 The format folded has a line for each stack, with milliseconds. pprof, speedscope and
 html have each stack with labels, as the command profile writes them. html has a time
@@ -59,6 +68,7 @@ func NewHistory() *cobra.Command {
 		Short: "Print what sessions did at a former time, as the worker has recorded it",
 		Long:  historyLong,
 		Example: `  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --until 03:05
+  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --pid 4711
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h --by wait
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since "yesterday 22:00" --by blocker,user -f csv
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h --by phrase,stack --limit 10
@@ -112,6 +122,9 @@ func NewHistory() *cobra.Command {
 	fs.StringVar(&f.until, "until", "now", "end before `TIME`")
 	fs.StringVar(&f.compare, "compare", "", "compare with the span of the same length that begins at `TIME`")
 	fs.StringSliceVar(&f.by, "by", nil, "print totals by `KEYS`: "+strings.Join(store.GroupKeys(), ", "))
+	fs.IntSliceVar(&f.pids, "pid", nil, "only the processes with these `PIDS`")
+	fs.BoolVar(&f.own, "own", false, "with text, totals and profiles: also the sessions of pg_stat_backtrace itself")
+	fs.BoolVar(&f.eachSweep, "each-sweep", false, "with text: each session in each sweep, not only what changes")
 	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: "+strings.Join(historyFormats(), ", "))
 	fs.StringVarP(&f.output, "output", "o", "", "write the result to `FILE`; default: standard output")
 	fs.IntVar(&f.limit, "limit", 0, "with --by or --compare: print the largest `N` totals (default all)")
@@ -166,6 +179,8 @@ func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) 
 		return since, until, fmt.Errorf("--format must be one of %s, not %q", strings.Join(historyFormats(), ", "), f.format)
 	case !slices.Contains(historyFormats()[:3], f.format) && len(f.by) > 0:
 		return since, until, fmt.Errorf("--by and the format %s exclude each other", f.format)
+	case f.eachSweep && (f.format != console.FormatText || len(f.by) > 0 || f.compare != ""):
+		return since, until, errors.New("--each-sweep is for the format text, without --by and --compare")
 	case f.limit < 0 || f.width < 1:
 		return since, until, errors.New("--limit and --query-width must be positive")
 	}

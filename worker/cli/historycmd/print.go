@@ -13,6 +13,7 @@ import (
 
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/report/table"
 	"pg_stat_backtrace/worker/report/units"
@@ -25,11 +26,20 @@ type historyPrinter struct {
 	id          string
 	meta        *store.Meta
 	totals      *store.Totals // nil without --by
+	spans       *spanPrinter  // nil, except for text without --by and --each-sweep
 	csv         *table.Writer
 	json        *json.Encoder
 	zone        *time.Location
 	// stacks has the frames of the stacks that are keys of totals (--by stack). It must be set before the call of finish.
 	stacks map[string][]string
+	own    ownRows
+}
+
+// ownRows counts the rows of pg_stat_backtrace's own sessions that are left out.
+type ownRows struct {
+	rows   int
+	period time.Duration // of the current sweep
+	took   time.Duration
 }
 
 func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Meta) *historyPrinter {
@@ -39,6 +49,9 @@ func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Met
 		p.totals = store.NewComparison(f.keys())
 	case len(f.by) > 0:
 		p.totals = store.NewTotals(f.by)
+	}
+	if p.totals != nil {
+		p.totals.Only = p.only
 	}
 	switch f.format {
 	case console.FormatCSV:
@@ -62,15 +75,27 @@ func (p *historyPrinter) begin(since, until time.Time) {
 		_, _ = fmt.Fprintf(p.out, "cluster %s (PostgreSQL %s, %s): %s to %s, times in %s\n", p.id,
 			cmp.Or(render.VisibleLine(p.meta.ServerVersion), "?"), cmp.Or(render.VisibleLine(p.meta.DataDir), "?"), since.Format(historyTime),
 			until.Format(historyTime), zone)
+		if p.totals == nil && !p.f.eachSweep {
+			p.spans = newSpanPrinter(p.out, since, until, p.f.width)
+		}
 	}
 }
 
 // sweep prints one sweep or, with --by, adds it to the totals.
 func (p *historyPrinter) sweep(s *store.SpanSweep, gap *store.Gap) error {
-	if p.totals != nil {
+	p.own.period = s.Period
+	switch {
+	case p.totals != nil:
 		p.totals.Add(s)
 		return nil
+	case p.spans != nil:
+		return p.spans.add(s, gap, p.only)
 	}
+	only := p.f.chosen // CSV and JSON have the own sessions too
+	if p.f.format == console.FormatText {
+		only = p.only
+	}
+	s.Rows = slices.DeleteFunc(s.Rows, func(r store.Row) bool { return !only(&r) })
 	switch p.f.format {
 	case console.FormatCSV:
 		for i := range s.Rows {
@@ -81,6 +106,32 @@ func (p *historyPrinter) sweep(s *store.SpanSweep, gap *store.Gap) error {
 		return p.jsonSweep(s)
 	}
 	return p.text(s, gap)
+}
+
+// only reports whether a row is printed or counted: its process is chosen, and it is no session of pg_stat_backtrace itself. Own
+// sessions count with --own, and if they wait for a lock.
+func (p *historyPrinter) only(r *store.Row) bool {
+	if !p.f.chosen(r) {
+		return false
+	}
+	if p.f.own || !isOwn(r) || len(p.f.pids) > 0 || r.WaitType == "Lock" {
+		return true
+	}
+	if !r.Ended {
+		p.own.rows++
+		p.own.took += p.own.period
+	}
+	return false
+}
+
+// chosen reports whether --pid selects the process of a row.
+func (f *historyFlags) chosen(r *store.Row) bool {
+	return len(f.pids) == 0 || slices.Contains(f.pids, int(r.PID))
+}
+
+// isOwn reports whether a row is of a session of pg_stat_backtrace, by its application_name.
+func isOwn(r *store.Row) bool {
+	return r.App == cluster.ApplicationName || strings.HasPrefix(r.App, cluster.ApplicationName+" ")
 }
 
 func historyHeader() []string {
@@ -147,23 +198,6 @@ func lockOf(r *store.Row) string {
 	return strings.TrimSpace(r.BlockedBy[0].Mode + " " + r.BlockedBy[0].Object)
 }
 
-// blockersText lists the blockers of a session and the lock, for people.
-func blockersText(r *store.Row) string {
-	var list []string
-	for i := range r.BlockedBy {
-		b := &r.BlockedBy[i]
-		text := strconv.Itoa(int(b.PID))
-		if b.PID == 0 {
-			text = "prepared transaction"
-		}
-		if b.Soft {
-			text += " (waits in front)"
-		}
-		list = append(list, text)
-	}
-	return strings.TrimSpace(strings.Join(list, ",") + " " + lockOf(r))
-}
-
 // text prints the sessions of a sweep, with a line for each problem.
 func (p *historyPrinter) text(s *store.SpanSweep, gap *store.Gap) error {
 	if gap != nil {
@@ -188,11 +222,11 @@ func (p *historyPrinter) text(s *store.SpanSweep, gap *store.Gap) error {
 
 // words returns the columns of a row for people.
 func (p *historyPrinter) words(s *store.SpanSweep, r *store.Row) []string {
-	const pid, kind, database, user, state, wait, phrase = 1, 2, 3, 4, 7, 8, 16
+	const pid, kind, state, wait, phrase = 1, 2, 7, 8, 16
 	row, at := p.row(s, r), s.Time.UnixMicro()
 	text := table.Cut(query(r), p.f.width)
 	if r.Ended {
-		return []string{row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), "ended", "", "", "", text}
+		return []string{row[pid], row[kind], cmp.Or(sessionText(r), "-"), cmp.Or(row[state], "-"), "ended", "", "", "", text}
 	}
 	with := func(before, text string) string {
 		if text == "" {
@@ -209,8 +243,8 @@ func (p *historyPrinter) words(s *store.SpanSweep, r *store.Row) []string {
 		transaction = ageText(at, r.XactStart)
 	}
 	return []string{
-		row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), waits, with("transaction ", transaction),
-		with("blocked by ", blockersText(r)), row[phrase], text,
+		row[pid], row[kind], cmp.Or(sessionText(r), "-"), cmp.Or(row[state], "-"), waits, with("transaction ", transaction),
+		with("blocked by ", blockedText(r, nil)), row[phrase], text,
 	}
 }
 
@@ -300,7 +334,7 @@ func (p *historyPrinter) finish(s *store.Summary) error {
 			p.csvTotals()
 		}
 		err := p.csv.Flush()
-		p.problems(p.errOut, s)
+		p.problems(p.errOut, s, &p.own)
 		return err
 	}
 	if p.totals != nil {
@@ -311,20 +345,32 @@ func (p *historyPrinter) finish(s *store.Summary) error {
 			_, _ = fmt.Fprintln(p.out, p.gap(&s.Gaps[i]))
 		}
 	} else if n := len(s.Gaps); n > 0 && s.GapsMore == 0 && s.Gaps[n-1].To.Add(time.Second).After(s.Until) {
-		_, _ = fmt.Fprintln(p.out, p.gap(&s.Gaps[n-1]))
+		if p.spans == nil {
+			_, _ = fmt.Fprintln(p.out, p.gap(&s.Gaps[n-1]))
+		} else {
+			p.spans.gap(&s.Gaps[n-1])
+		}
 	}
-	p.problems(p.out, s)
+	if p.spans != nil {
+		if err := p.spans.print(); err != nil {
+			return err
+		}
+	}
+	p.problems(p.out, s, &p.own)
 	return nil
 }
 
-// problems prints how much of the span was recorded, and which parts of the files are damaged.
-func (p *historyPrinter) problems(out io.Writer, s *store.Summary) {
+// problems prints how much of the span was recorded, which rows are left out, and which parts of the files are damaged.
+func (p *historyPrinter) problems(out io.Writer, s *store.Summary, own *ownRows) {
 	missing := time.Duration(0)
 	for i := range s.Gaps {
 		missing += s.Gaps[i].To.Sub(s.Gaps[i].From)
 	}
 	_, _ = fmt.Fprintf(out, "%d sweeps, %d rows; not recorded: %s in %d gaps; sweeps lost: %d, late: %d\n", s.Sweeps, s.Rows,
 		units.Age(missing), len(s.Gaps)+s.GapsMore, s.Lost, s.Late)
+	if own.rows > 0 {
+		_, _ = fmt.Fprintf(out, "left out: %d rows, %.1f s, of pg_stat_backtrace's own sessions (--own shows them)\n", own.rows, own.took.Seconds())
+	}
 	for _, d := range s.Damage {
 		_, _ = fmt.Fprintf(out, "damaged: %s\n", render.VisibleLine(d))
 	}
@@ -341,6 +387,8 @@ type Summary struct {
 	Totals []historyTotal `json:"totals,omitempty"`
 	// Sampled is the sum of the seconds of all totals, including totals that --limit leaves out.
 	Sampled *float64 `json:"sampled_seconds,omitempty"`
+	// Own is the time of pg_stat_backtrace's own sessions, which the totals leave out without --own.
+	Own float64 `json:"own_seconds,omitempty"`
 }
 
 // historyTotal is the sum of the samples with the same keys.
@@ -367,7 +415,7 @@ func (p *historyPrinter) jsonFinish(s *store.Summary) error {
 			}
 			result.Totals = append(result.Totals, total)
 		}
-		result.Sampled = &all
+		result.Sampled, result.Own = &all, p.own.took.Seconds()
 	}
 	return p.json.Encode(result)
 }

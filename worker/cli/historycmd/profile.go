@@ -48,7 +48,8 @@ type historyProfile struct {
 	columns      []map[string]time.Duration // columns of the time axis: session time by wait class
 	recorded     []time.Duration            // recorded time of each column
 	gaps         []profilefmt.TimelineGap
-	merged       bool // there were more than maxHistorySamples different samples
+	merged       bool                  // there were more than maxHistorySamples different samples
+	only         func(*store.Row) bool // selects the sessions
 }
 
 func newHistoryProfile(since, until time.Time, texts bool) *historyProfile {
@@ -72,7 +73,7 @@ func (h *historyProfile) sweep(s *store.SpanSweep, gap *store.Gap) error {
 	h.recorded[at] += s.Period
 	for i := range s.Rows {
 		row := &s.Rows[i]
-		if row.Ended {
+		if row.Ended || !h.only(row) {
 			continue
 		}
 		class := cmp.Or(row.WaitType, running)
@@ -256,7 +257,13 @@ func (f *historyFlags) runProfile(ctx context.Context, out, errOut io.Writer, si
 	}
 	h := newHistoryProfile(since, until, f.format == profilefmt.HTML)
 	h.folded = f.format == profilefmt.Folded
-	summary, err := store.ReadSpan(ctx, r, since, until, h.sweep)
+	meta, _ := r.Meta()
+	p := f.printer(out, errOut, id, &meta)
+	p.zone, h.only = since.Location(), p.only
+	summary, err := store.ReadSpan(ctx, r, since, until, func(s *store.SpanSweep, gap *store.Gap) error {
+		p.own.period = s.Period
+		return h.sweep(s, gap)
+	})
 	if err == nil {
 		err = noSweeps(r, &summary)
 	}
@@ -268,11 +275,8 @@ func (f *historyFlags) runProfile(ctx context.Context, out, errOut io.Writer, si
 	if err != nil {
 		return err
 	}
-	meta, _ := r.Meta()
-	p := f.printer(out, errOut, id, &meta)
-	p.zone = since.Location()
 	var notes strings.Builder
-	p.problems(&notes, &summary)
+	p.problems(&notes, &summary, &p.own)
 	lines := strings.Split(strings.TrimSpace(notes.String()), "\n")
 	if h.merged {
 		lines = append(lines, fmt.Sprintf("beyond %d different samples, the rest is counted without labels and stacks", maxHistorySamples))

@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -160,8 +159,16 @@ func (s *Summary) gap(g Gap) {
 
 // GroupKeys returns the properties by which NewTotals can group samples.
 func GroupKeys() []string {
-	return []string{"wait", "query", "user", "database", "blocker", "state", "type", "phrase", "plpgsql", "stack"}
+	return []string{
+		"wait", "query", byPID, "user", "application", "database", byBlocker, "state", "type", "phrase", "plpgsql", "stack",
+	}
 }
+
+// Keys that Totals treats specially.
+const (
+	byPID     = "pid"
+	byBlocker = "blocker"
+)
 
 // Total counts the samples that have the same keys.
 type Total struct {
@@ -177,6 +184,9 @@ type Total struct {
 
 // Totals groups samples by some of GroupKeys, and counts each group.
 type Totals struct {
+	// Only selects the sessions that Add counts; nil: all. Sessions that are not counted can still be blockers.
+	Only func(*Row) bool
+
 	by  []string
 	m   map[string]*Total
 	all float64
@@ -202,35 +212,40 @@ func NewComparison(by []string) *Totals {
 func (t *Totals) Other() { t.before = true }
 
 // Add counts the rows of a sweep. It ignores sessions that ended before the sweep. If blocker is one of the keys, a session counts
-// once for each process that blocks it, and a session that no process blocks does not count.
+// once for each Root that it waits for, and a session that no process blocks does not count.
 func (t *Totals) Add(s *SpanSweep) {
+	var roots *Roots
+	if slices.Contains(t.by, byBlocker) {
+		roots = NewRoots(s)
+	}
 	for i := range s.Rows {
 		row := &s.Rows[i]
-		if row.Ended {
+		if row.Ended || t.Only != nil && !t.Only(row) {
 			continue
 		}
 		if !t.before {
 			t.all += s.Period.Seconds()
 		}
-		if !slices.Contains(t.by, "blocker") {
-			t.add(s, row, nil)
+		if roots == nil {
+			t.add(s, row, "")
 			continue
 		}
-		for j := range row.BlockedBy {
-			t.add(s, row, &row.BlockedBy[j])
+		for _, root := range roots.Of(row) {
+			t.add(s, row, roots.text(root, t.comparison))
 		}
 	}
 }
 
-func (t *Totals) add(s *SpanSweep, row *Row, b *Blocker) {
+// add counts a row for the text of a blocker, which is used only if blocker is one of the keys.
+func (t *Totals) add(s *SpanSweep, row *Row, blocker string) {
 	keys := make([]string, len(t.by))
+	start := ""
 	for i, by := range t.by {
-		keys[i] = key(by, s, row, b)
-		if by == "blocker" && t.comparison {
-			keys[i] = anonymous(keys[i])
+		if keys[i] = key(by, row, blocker); by == byPID {
+			start = "\x00" + strconv.FormatInt(row.Start, 10) // another process may have had the same id
 		}
 	}
-	id := strings.Join(keys, "\x00")
+	id := strings.Join(keys, "\x00") + start
 	total := t.m[id]
 	if total == nil {
 		if len(t.m) >= maxTotals {
@@ -252,18 +267,6 @@ func (t *Totals) add(s *SpanSweep, row *Row, b *Blocker) {
 	}
 	total.Samples++
 	total.Seconds += s.Period.Seconds()
-}
-
-// anonymous removes the PID from the text that the function blocker has returned.
-func anonymous(blocker string) string {
-	_, description, found := strings.Cut(strings.TrimSuffix(blocker, ")"), " (")
-	switch {
-	case found:
-		return description
-	case blocker == preparedTransaction:
-		return blocker
-	}
-	return "a process without a record"
 }
 
 // List returns the totals, the one with most seconds first, and the seconds of all samples. A sample with several blockers is in
@@ -312,8 +315,12 @@ func (t *Totals) Changes(recorded, recordedBefore float64, text func(by, key str
 	return list
 }
 
-func key(by string, s *SpanSweep, row *Row, b *Blocker) string {
+func key(by string, row *Row, blocker string) string {
 	switch by {
+	case byPID:
+		return strconv.Itoa(int(row.PID))
+	case "application":
+		return cmp.Or(row.App, "-")
 	case "wait":
 		return WaitName(row)
 	case "query":
@@ -333,7 +340,7 @@ func key(by string, s *SpanSweep, row *Row, b *Blocker) string {
 	case "stack":
 		return StackKey(row.Stack)
 	}
-	return blocker(s, b)
+	return blocker
 }
 
 // StackKey returns the key of a stack in a Total: the stack's id as text. StacksOf returns the frames for such a key.
@@ -398,14 +405,32 @@ func query(row *Row) string {
 
 const preparedTransaction = "prepared transaction"
 
-func blocker(s *SpanSweep, b *Blocker) string {
-	if b.PID == 0 {
+// text describes a root for people: its process id, application, type, user and state. It adds that the process itself waits for a
+// lock whose holders the recorder could not read. With anonymous, the text has no process id.
+func (r *Roots) text(root Root, anonymous bool) string {
+	switch {
+	case root.Deadlock:
+		return "deadlock"
+	case root.PID == 0:
 		return preparedTransaction
 	}
-	for i := range s.Rows {
-		if row := &s.Rows[i]; row.PID == b.PID && !row.Ended {
-			return fmt.Sprintf("%d (%s, %s, %s)", b.PID, row.Type, ObjectName(row.User, row.UserID), cmp.Or(row.State, "-"))
-		}
+	row := r.rows[root.PID]
+	if row == nil && anonymous {
+		return "a process without a record"
 	}
-	return strconv.Itoa(int(b.PID))
+	name := strconv.Itoa(int(root.PID))
+	if row == nil {
+		return name
+	}
+	about := strings.Join([]string{row.Type, ObjectName(row.User, row.UserID), cmp.Or(row.State, "-")}, ", ")
+	if row.WaitType == "Lock" {
+		about += ", waits for an unknown process"
+	}
+	if anonymous {
+		name = ""
+	}
+	if name = strings.TrimSpace(name + " " + row.App); name == "" {
+		return about
+	}
+	return name + " (" + about + ")"
 }
