@@ -23,7 +23,7 @@ import (
 // busyServer is a server with a session that works all the time.
 func busyServer(t *testing.T, o pgtest.Options) *pgtest.Server {
 	t.Helper()
-	o.Conf = append(o.Conf, "compute_query_id = on")
+	o.Conf = append([]string{"compute_query_id = on"}, o.Conf...)
 	server := pgtest.Lend(t, pgtest.BinDir(t), o)
 	session := server.Connect(t, "postgres", "postgres")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -92,6 +92,21 @@ func TestProfileServer(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "go", "tool", "pprof", flag, file).CombinedOutput()
 		if err != nil || !bytes.Contains(out, []byte("PostgresMain")) {
 			t.Errorf("go tool pprof %s: %v: %s", flag, err, out)
+		}
+	}
+}
+
+// TestProfileWithoutQueryIDs: if no statement has a query id, the profile says how to get query ids.
+func TestProfileWithoutQueryIDs(t *testing.T) {
+	if err := clusterbpf.Check(); err != nil {
+		t.Skip(err)
+	}
+	const remedy = "ALTER SYSTEM SET compute_query_id = on; SELECT pg_reload_conf()"
+	for _, setting := range []string{"on", "off"} {
+		server := busyServer(t, pgtest.Options{Conf: []string{"compute_query_id = " + setting}})
+		status, stdout, stderr := run(t, "profile", "-D", server.DataDir, "--duration", "1s", "--group-by", "query")
+		if off := setting == "off"; status != 0 || strings.Contains(stdout, remedy) != off || strings.Contains(stderr, remedy) != off {
+			t.Errorf("compute_query_id = %s: status %d, %q, %q", setting, status, stdout, stderr)
 		}
 	}
 }

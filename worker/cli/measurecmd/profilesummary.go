@@ -38,8 +38,12 @@ const leastCPU = 100 * time.Millisecond
 
 // tellSummary prints how complete the profile is.
 func tellSummary(stderr io.Writer, s *clusterprofile.Summary) {
-	console.Tellf(stderr, "%d stacks of %d processes in %.1f s, %.1f %% of them labelled; %.3f s on the processor, %.3f s off it",
-		s.Taken, s.Processes, s.Took.Seconds(), 100*s.LabelledShare(), s.CPU.Seconds(), s.OffCPU.Seconds())
+	runnable := ""
+	if s.Runnable > 0 {
+		runnable = fmt.Sprintf(", %.3f s of this waiting for a processor", s.Runnable.Seconds())
+	}
+	console.Tellf(stderr, "%d stacks of %d processes in %.1f s, %.1f %% of them labelled; %.3f s on the processor, %.3f s off it%s",
+		s.Taken, s.Processes, s.Took.Seconds(), 100*s.LabelledShare(), s.CPU.Seconds(), s.OffCPU.Seconds(), runnable)
 	if s.CPU >= leastCPU {
 		console.Tellf(stderr, "programs in the kernel took about %s, %.2f %% of the server's processor time",
 			s.KernelTime.Round(10*time.Microsecond), 100*s.KernelTime.Seconds()/s.CPU.Seconds())

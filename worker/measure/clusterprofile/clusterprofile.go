@@ -99,7 +99,9 @@ type collector struct {
 	spaceBytes int
 	// generated is the time at which a stack last ended in code compiled at run time.
 	generated time.Time
-	databases map[uint32]string // names by OID
+	// active is the number of stacks of statements in client backends, and identified the number of those with a query id.
+	active, identified int
+	databases          map[uint32]string // names by OID
 	users     map[uint32]string // names by OID
 	log       *state.SessionLog // nil: no texts
 	err       error             // the error of a record

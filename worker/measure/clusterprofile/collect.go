@@ -316,6 +316,9 @@ func (c *collector) finish(end uint64, list []clusterbpf.Process) error {
 	c.summary.Lost, c.summary.Uncounted, c.summary.KernelTime = int(n.Lost), int(n.Uncounted), n.Time
 	c.summary.UnseenProcessors = c.sampler.Unseen()
 	c.summary.Unreachable = len(c.unreachable)
+	if c.identified == 0 {
+		c.summary.NoQueryIDs = c.active
+	}
 	if c.options.Mode == CPU {
 		c.finishClock()
 		return nil
@@ -328,6 +331,9 @@ func (c *collector) finish(end uint64, list []clusterbpf.Process) error {
 		c.finishProcess(now, end)
 	}
 	c.addRests()
+	for _, w := range c.off {
+		c.summary.Runnable += w.took[partRunnable]
+	}
 	for _, p := range c.processes {
 		c.summary.CPU += p.on
 		c.summary.OffCPU += p.off

@@ -190,6 +190,10 @@ func compareDelays(t *testing.T, p *profile.Profile, s *Summary, pids map[string
 			t.Errorf("%s: share %.3f, the scheduler has %.3f", name, got, want)
 		}
 	}
+	inSamples := sum(p, OffCPU, func(s *profile.Sample) bool { return label(s, LabelOffCPU) == runnable })
+	if got := s.Runnable.Seconds(); math.Abs(got-inSamples) > 0.01 {
+		t.Errorf("the summary has %.3f s of waits for a processor, the samples %.3f s", got, inSamples)
+	}
 	if all < 0.8 {
 		t.Errorf("the processors were not busy: %.3f processes waited for them", all)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
+	"pg_stat_backtrace/worker/pg/state"
 )
 
 // The names of the labels.
@@ -75,6 +76,11 @@ func (c *collector) labelsOf(p *profiledProcess, r *clusterbpf.Record) labels {
 	l.database, l.user, l.application = r.Database, r.User, clean(r.ApplicationName)
 	l.state = r.State
 	l.query = c.queryOf(r.QueryID, r.State)
+	if int(r.State) == c.server.waits.Target.Layout.Running && l.backendType == state.ClientBackend {
+		if c.active++; l.query != 0 {
+			c.identified++
+		}
+	}
 	if r.Flags&clusterbpf.HasPort != 0 {
 		learn(c.databases, r.Database, r.DatabaseName)
 		learn(c.users, r.User, r.UserName)

@@ -159,6 +159,11 @@ type Summary struct {
 	// Unreachable is the number of processes whose memory could not be read in time: see process.ErrUnreachable. Some of
 	// their labels and stacks are missing.
 	Unreachable int
+	// Runnable is the part of OffCPU in which processes waited for a processor.
+	Runnable time.Duration
+	// NoQueryIDs is the number of stacks of statements that client backends ran, if none of these statements had a query id;
+	// else 0.
+	NoQueryIDs int
 	// NoDelays is set if this kernel does not measure how long processes wait for a processor. The label off_cpu is then
 	// "runnable" only after a process lost its processor, and not after a wakeup.
 	NoDelays bool
@@ -203,6 +208,8 @@ func (s *Summary) Notes() []string {
 	}
 	add(s.Unreachable, "Labels or stacks of %d processes are missing: the kernel did not return from reading their "+
 		"memory.", s.Unreachable)
+	add(s.NoQueryIDs, "The statements of %d stacks have no query id, so no query is shown. To show them: ALTER SYSTEM SET "+
+		"compute_query_id = on; SELECT pg_reload_conf(); no restart is needed.", s.NoQueryIDs)
 	if s.NoDelays {
 		notes = append(notes, "The label off_cpu=sleeping contains the time from the wakeup until the process got a "+
 			"processor: this kernel does not count that time (CONFIG_SCHED_INFO).")

@@ -181,6 +181,25 @@ func TestTextOfFunctionsAndLines(t *testing.T) {
 	}
 }
 
+// TestTextOfWaitsForProcessors: the totals say how much of the time off the processor was a wait for one.
+func TestTextOfWaitsForProcessors(t *testing.T) {
+	for _, c := range []struct {
+		sleeping int64
+		want     string
+	}{
+		{2_000_000_000, "cpu 1.60 s, offcpu 10.3 s (8.30 s of it waiting for a processor)\n"},
+		{900_000_000_000, "cpu 1.60 s, offcpu 15.1 min\n"}, // less than a hundredth
+	} {
+		b := newBuilder("cpu/nanoseconds", "offcpu/nanoseconds")
+		b.add("main;work", []int64{1_600_000_000, 0})
+		b.add("main;work", []int64{0, 8_300_000_000}, "off_cpu=runnable")
+		b.add("main;read", []int64{0, c.sleeping}, "off_cpu=sleeping")
+		if got := b.write(t, profilefmt.Options{Format: profilefmt.Text}); !strings.Contains(got, c.want) {
+			t.Errorf("no %q in\n%s", c.want, got)
+		}
+	}
+}
+
 func TestOverflowStopsAtTheLargestNumber(t *testing.T) {
 	b := newBuilder("cpu/nanoseconds")
 	b.add("a", []int64{math.MaxInt64})

@@ -308,13 +308,40 @@ func totals(p *profile.Profile) string {
 		if amount := quantity(sum, t); t.Unit == "count" {
 			words = append(words, amount+" "+shown(t.Type))
 		} else {
-			words = append(words, shown(t.Type)+" "+amount)
+			words = append(words, shown(t.Type)+" "+amount+runnable(p, i, sum))
 		}
 	}
 	if d := time.Duration(p.DurationNanos); d > 0 {
 		words = append(words, "duration "+quantity(int64(d), &profile.ValueType{Unit: "nanoseconds"}))
 	}
 	return strings.Join(words, ", ")
+}
+
+// Label and value of samples in which the process waited for a processor, and the sample type that has their time. package
+// clusterprofile makes them.
+const (
+	labelOffCPU   = "off_cpu"
+	valueRunnable = "runnable"
+	typeOffCPU    = "offcpu"
+)
+
+// runnable returns a remark on the part of a sum in which processes waited for a processor. It returns "" for other sample types
+// than typeOffCPU, and for less than a hundredth of the sum.
+func runnable(p *profile.Profile, index int, sum int64) string {
+	if p.SampleType[index].Type != typeOffCPU {
+		return ""
+	}
+	part := int64(0)
+	for _, s := range p.Sample {
+		if labelValue(s, labelOffCPU) == valueRunnable {
+			part = plus(part, s.Value[index])
+		}
+	}
+	const least = 100
+	if part <= 0 || part < sum/least {
+		return ""
+	}
+	return " (" + quantity(part, p.SampleType[index]) + " of it waiting for a processor)"
 }
 
 // magnitude returns the absolute value. It is unsigned, so that the least int64 does not overflow.
