@@ -12,27 +12,43 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/cli/measurecmd"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // TestMemory prints the memory contexts of an idle backend in all forms, with the same bytes in each.
 func TestMemory(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, server.User, "postgres")
-	if _, err := conn.Exec(t.Context(), "PREPARE p AS SELECT 'a;\nb'"); err != nil {
-		t.Fatal(err)
+	for _, statement := range []string{"PREPARE p AS SELECT 'a;\nb'", "SET application_name = 'memory test'"} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
 	}
 	pid := strconv.Itoa(int(conn.PgConn().PID()))
 
 	status, text, stderr := run(t, "memory", "--top", "1000", pid)
-	title := regexp.MustCompile(`^process ` + pid + `, PostgreSQL \d+: (\d+) memory contexts with (\d+) bytes, ` +
-		`\d+ of them free\n`)
+	title := regexp.MustCompile(`^process ` + pid + `, PostgreSQL \d+: (\d+) memory contexts with (\d+ \w+), ` +
+		`\d+ \w+ of them free\n`)
 	head := title.FindStringSubmatch(text)
 	if status != 0 || stderr != "" || head == nil || !strings.Contains(text, "\nresident: ") ||
-		!regexp.MustCompile(`(?m)^ +\d+ +\d+ +1  TopMemoryContext$`).MatchString(text) {
+		!regexp.MustCompile(`(?m)^ +\d+ \w+ +\d+ \w+ +1  TopMemoryContext$`).MatchString(text) {
 		t.Fatalf("status %d, %q\n%s", status, stderr, text)
 	}
 	count, _ := strconv.Atoi(head[1])
-	total, _ := strconv.Atoi(head[2])
+
+	_, raw, _ := run(t, "memory", "--format", "json", pid)
+	var doc measurecmd.MemoryDocument
+	if err := json.Unmarshal([]byte(raw), &doc); err != nil || !doc.Consistent || len(doc.Contexts) != count ||
+		doc.Rollup == nil || doc.Private.Heap == 0 || doc.Contexts[1].Parent != "TopMemoryContext" {
+		t.Fatalf("%v\n%s", err, raw)
+	}
+	total := 0
+	for i := range doc.Contexts {
+		total += int(*doc.Contexts[i].TotalBytes)
+	}
+	if head[2] != units.Size(total) {
+		t.Errorf("the text has %s, JSON %d bytes", head[2], total)
+	}
 
 	checkServerMemory(t, server.DataDir, pid, total)
 	_, tree, _ := run(t, "memory", "--tree", pid)
@@ -51,14 +67,7 @@ func TestMemory(t *testing.T) {
 		sum += n
 	}
 	if sum != total {
-		t.Errorf("folded has %d bytes, the text %d", sum, total)
-	}
-
-	_, raw, _ := run(t, "memory", "--format", "json", pid)
-	var doc measurecmd.MemoryDocument
-	if err := json.Unmarshal([]byte(raw), &doc); err != nil || !doc.Consistent || len(doc.Contexts) != count ||
-		doc.Rollup == nil || doc.Private.Heap == 0 || doc.Contexts[1].Parent != "TopMemoryContext" {
-		t.Errorf("%v\n%s", err, raw)
+		t.Errorf("folded has %d bytes, JSON %d", sum, total)
 	}
 
 	checkMemoryProfile(t, pid, count, total)
@@ -83,12 +92,11 @@ func TestMemoryOfSavepoints(t *testing.T) {
 	pid := strconv.Itoa(int(conn.PgConn().PID()))
 
 	status, text, stderr := run(t, "memory", pid)
-	head := regexp.MustCompile(`: (\d+) memory contexts with (\d+) bytes`).FindStringSubmatch(text)
+	head := regexp.MustCompile(`: (\d+) memory contexts with (\d+ \w+)`).FindStringSubmatch(text)
 	if status != 0 || head == nil || !regexp.MustCompile(`\d+ memory contexts are below level (199|200): `).MatchString(stderr) {
 		t.Fatalf("status %d, %q\n%s", status, stderr, text)
 	}
 	count, _ := strconv.Atoi(head[1])
-	total, _ := strconv.Atoi(head[2])
 	if count < savepoints || !regexp.MustCompile(`(?m) 400  CurTransactionContext$`).MatchString(text) {
 		t.Errorf("%s", text)
 	}
@@ -103,16 +111,16 @@ func TestMemoryOfSavepoints(t *testing.T) {
 		c := &doc.Contexts[i]
 		sum, deeper, deepest = sum+*c.TotalBytes, deeper+c.Deeper, max(deepest, len(c.Path))
 	}
-	if sum != int64(total) || deeper != doc.Deeper || deeper < savepoints/2-10 || len(doc.Contexts)+deeper != count ||
+	if units.Size(sum) != head[2] || deeper != doc.Deeper || deeper < savepoints/2-10 || len(doc.Contexts)+deeper != count ||
 		deepest != 200 {
-		t.Errorf("%d contexts with %d bytes on %d levels and %d (%d) deeper ones, want %d with %d", len(doc.Contexts), sum,
-			deepest, deeper, doc.Deeper, count, total)
+		t.Errorf("%d contexts with %d bytes on %d levels and %d (%d) deeper ones, want %d with %s", len(doc.Contexts), sum,
+			deepest, deeper, doc.Deeper, count, head[2])
 	}
 	_, tree, _ := run(t, "memory", "--tree", pid)
 	if !strings.Contains(tree, fmt.Sprintf(" used, with %d deeper contexts\n", deeper)) {
 		t.Errorf("no line of the tree has %d deeper contexts", deeper)
 	}
-	checkMemoryProfile(t, pid, count, total)
+	checkMemoryProfile(t, pid, count, int(sum))
 }
 
 // checkMemoryProfile compares the profiles with the sums of the text.
@@ -176,6 +184,9 @@ func checkServerMemory(t *testing.T, dataDir, pid string, total int) {
 			continue
 		}
 		found = true
+		if p.Application != "memory test" || !strings.Contains(p.Query, "memory test") {
+			t.Errorf("process %s: application %q, query %q", pid, p.Application, p.Query)
+		}
 		if p.Type != "client backend" || p.ContextsBytes == nil || int(*p.ContextsBytes) != total || len(p.Largest) != 3 ||
 			p.AnonymousBytes < uint64(total)/4 {
 			t.Errorf("%+v; want %d bytes in contexts", p, total)
@@ -185,7 +196,7 @@ func checkServerMemory(t *testing.T, dataDir, pid string, total int) {
 		t.Errorf("process %s is missing: %s", pid, text)
 	}
 	_, text, _ = run(t, "memory", "-D", dataDir, "--top", "1")
-	if !strings.Contains(text, "shared memory does not count\npid ") || !strings.Contains(text, "print more with --top\n") {
+	if !regexp.MustCompile(`shared memory does not count\npid +backend_type +database +user +application .* query\n`).MatchString(text) || !strings.Contains(text, "print more with --top\n") {
 		t.Errorf("%s", text)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"pg_stat_backtrace/worker/pg/memctx"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Limits of the memory contexts that the command reads: a million contexts, and 512 MB of memory with them.
@@ -51,7 +52,7 @@ that is still not consistent is printed with a warning, and the exit status is 1
 So is a tree that is too large to be read whole.
 
 The text has the sums by name, the largest first, or with --tree each context
-in the words of PostgreSQL's log. Then it has what the process has outside of
+in the words of PostgreSQL's log, with bytes. Then it has what the process has outside of
 contexts. The JSON has the columns of pg_backend_memory_contexts. The folded
 form, for a flame graph, has the bytes of each context. html is a page with a
 flame graph of the contexts, pprof and speedscope are files for those tools.
@@ -313,8 +314,8 @@ func (f *memoryFlags) print(out *bufio.Writer, m *processMemory) error {
 		return m.profile(out, f.format)
 	}
 	total, free, unknown := m.total()
-	_, _ = fmt.Fprintf(out, "process %d, PostgreSQL %d: %d memory contexts with %d bytes, %d of them free\n",
-		m.pid, m.contexts.Major, len(m.contexts.Contexts), total, free)
+	_, _ = fmt.Fprintf(out, "process %d, PostgreSQL %d: %d memory contexts with %s, %s of them free\n",
+		m.pid, m.contexts.Major, len(m.contexts.Contexts), units.Size(total), units.Size(free))
 	if unknown > 0 {
 		_, _ = fmt.Fprintf(out, "of %d contexts the figures could not be read\n", unknown)
 	}
@@ -400,10 +401,10 @@ func (m *processMemory) sums(out *bufio.Writer, top int) {
 			left.contexts, left.total, left.free = left.contexts+s.contexts, left.total+s.total, left.free+s.free
 			continue
 		}
-		_, _ = fmt.Fprintf(out, "%12d %12d %9d  %s\n", s.total, s.free, s.contexts, oneLine(name))
+		_, _ = fmt.Fprintf(out, "%12s %12s %9d  %s\n", units.Size(s.total), units.Size(s.free), s.contexts, oneLine(name))
 	}
 	if n := len(names) - top; n > 0 {
-		_, _ = fmt.Fprintf(out, "%12d %12d %9d  (%d other names)\n", left.total, left.free, left.contexts, n)
+		_, _ = fmt.Fprintf(out, "%12s %12s %9d  (%d other names)\n", units.Size(left.total), units.Size(left.free), left.contexts, n)
 	}
 }
 
@@ -411,17 +412,17 @@ func (m *processMemory) sums(out *bufio.Writer, top int) {
 func (m *processMemory) printOutside(out *bufio.Writer, total int64) {
 	o := &m.outside
 	private := o.Heap + o.Anonymous
-	_, _ = fmt.Fprintf(out, "heap and anonymous mappings: %d bytes (heap %d, %d anonymous mappings with %d)\n",
-		private, o.Heap, o.Mappings, o.Anonymous)
+	_, _ = fmt.Fprintf(out, "heap and anonymous mappings: %s (heap %s, %d anonymous mappings with %s)\n",
+		units.Size(private), units.Size(o.Heap), o.Mappings, units.Size(o.Anonymous))
 	if rest := int64(private) - total; rest >= 0 && m.incomplete() {
-		_, _ = fmt.Fprintf(out, "not in the contexts above: %d bytes of them (contexts that could not be read, and memory outside of contexts)\n", rest)
+		_, _ = fmt.Fprintf(out, "not in the contexts above: %s of this (contexts that could not be read, and memory outside of contexts)\n", units.Size(rest))
 	} else if rest >= 0 {
-		_, _ = fmt.Fprintf(out, "outside of contexts: %d bytes of them (malloc by libraries, and free memory of malloc)\n",
-			rest)
+		_, _ = fmt.Fprintf(out, "outside of contexts: %s of this (malloc by libraries, and free memory of malloc)\n", units.Size(rest))
 	}
 	if r := m.rollup; r != nil {
-		_, _ = fmt.Fprintf(out, "resident: %d bytes (private %d, shared %d; anonymous %d), swapped %d, proportional %d\n",
-			r.Resident, r.PrivateClean+r.PrivateDirty, r.SharedMemory, r.Anonymous, r.Swap, r.Proportional)
+		_, _ = fmt.Fprintf(out, "resident: %s (private %s, shared %s; anonymous %s), swapped %s, proportional %s\n", units.Size(r.Resident),
+			units.Size(r.PrivateClean+r.PrivateDirty), units.Size(r.SharedMemory), units.Size(r.Anonymous), units.Size(r.Swap),
+			units.Size(r.Proportional))
 	} else {
 		_, _ = fmt.Fprintln(out, "resident: unknown (smaps_rollup cannot be read)")
 	}

@@ -42,6 +42,7 @@ type memoryOfProcess struct {
 	Type           string `json:"backend_type"`
 	Database       string `json:"database,omitempty"`
 	User           string `json:"user,omitempty"`
+	Application    string `json:"application_name,omitempty"`
 	State          string `json:"state,omitempty"`
 	AnonymousBytes uint64 `json:"anonymous_bytes"`
 	SwappedBytes   uint64 `json:"swapped_bytes"`
@@ -121,7 +122,7 @@ func memoryOf(now *moment.Moment) *ServerMemoryDocument {
 		}
 		memory.Processes = append(memory.Processes, memoryOfProcess{
 			PID: s.ServerPID, Type: s.Type, Database: console.NameOrOID(s.Database, s.DatabaseOID), User: console.NameOrOID(s.User, s.UserOID),
-			State: s.State, AnonymousBytes: status.Anonymous, SwappedBytes: status.Swapped, Query: s.Query,
+			Application: s.Application, State: s.State, AnonymousBytes: status.Anonymous, SwappedBytes: status.Swapped, Query: s.Query,
 			target: console.Identities([]int{s.PID})[0],
 		})
 	}
@@ -173,6 +174,9 @@ func (f *memoryFlags) addContexts(ctx context.Context, capturer *capture.Capture
 	return nil
 }
 
+// queryWidth is the largest number of characters of a query in the text.
+const queryWidth = 60
+
 // text prints the processes with the most memory, at most as many as the parameter top.
 func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 	buffered := bufio.NewWriter(out)
@@ -183,7 +187,7 @@ func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 	_, _ = fmt.Fprintf(buffered, "%s: %d processes with %s of memory, and %s in swap space, at %s; shared memory does not count\n",
 		render.VisibleLine(m.Cluster), len(m.Processes), units.Size(anonymous), units.Size(swapped), m.Time.Format(time.RFC3339))
 	w := table.Text(buffered, table.Options{Empty: "-"})
-	w.Row("pid", "backend_type", "database", "user", "state", "memory", "swapped", "in_contexts", "largest contexts")
+	w.Row("pid", "backend_type", "database", "user", "application", "state", "memory", "swapped", "in_contexts", "largest contexts", "query")
 	for i := range m.Processes[:min(top, len(m.Processes))] {
 		p := &m.Processes[i]
 		contexts := "-"
@@ -191,8 +195,8 @@ func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 			contexts = units.Size(max(0, *p.ContextsBytes))
 		}
 		w.Row(
-			strconv.Itoa(p.PID), p.Type, p.Database, p.User, p.State, units.Size(p.AnonymousBytes), units.Size(p.SwappedBytes), contexts,
-			cmp.Or(largestText(p), "-"),
+			strconv.Itoa(p.PID), p.Type, p.Database, p.User, p.Application, p.State, units.Size(p.AnonymousBytes),
+			units.Size(p.SwappedBytes), contexts, largestText(p), table.Cut(p.Query, queryWidth),
 		)
 	}
 	_ = w.Flush()
@@ -209,7 +213,7 @@ func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 func (m *ServerMemoryDocument) csv(out io.Writer) error {
 	w := table.CSV(out)
 	w.Row("time", "pid", "backend_type", "database", "user", "state", "anonymous_bytes", "swapped_bytes", "contexts_bytes",
-		"largest_context", "largest_context_bytes", "problem", "query")
+		"largest_context", "largest_context_bytes", "problem", "query", "application_name")
 	at := m.Time.Format(time.RFC3339Nano)
 	for i := range m.Processes {
 		p := &m.Processes[i]
@@ -221,7 +225,7 @@ func (m *ServerMemoryDocument) csv(out io.Writer) error {
 			name, bytes = p.Largest[0].Name, strconv.FormatInt(p.Largest[0].Bytes, 10)
 		}
 		w.Row(at, strconv.Itoa(p.PID), p.Type, p.Database, p.User, p.State, strconv.FormatUint(p.AnonymousBytes, 10),
-			strconv.FormatUint(p.SwappedBytes, 10), contexts, name, bytes, p.Problem, p.Query)
+			strconv.FormatUint(p.SwappedBytes, 10), contexts, name, bytes, p.Problem, p.Query, p.Application)
 	}
 	return w.Flush()
 }

@@ -102,9 +102,9 @@ type collector struct {
 	// active is the number of stacks of statements in client backends, and identified the number of those with a query id.
 	active, identified int
 	databases          map[uint32]string // names by OID
-	users     map[uint32]string // names by OID
-	log       *state.SessionLog // nil: no texts
-	err       error             // the error of a record
+	users              map[uint32]string // names by OID
+	log                *state.SessionLog // nil: no texts
+	err                error             // the error of a record
 }
 
 // newCollector finds the server and prepares the collection.

@@ -73,6 +73,10 @@ func (r *Report) Notes() (list []string) {
 	if r.Ended {
 		list = append(list, "the process has ended: the live blocks are those of its last moment")
 	}
+	if r.Total().Objects == 0 && !r.Ended {
+		list = append(list, "no allocation was seen. PostgreSQL takes blocks of up to 8 MB from malloc and divides them itself, so "+
+			"slow growth needs a longer --duration. memory PID prints the largest contexts")
+	}
 	if r.TooDear {
 		list = append(list, fmt.Sprintf("the trace ended after %.1f s because it cost too much: %d calls, estimated at "+
 			"%s of %s of processor time", r.Elapsed.Seconds(), c.Calls(), r.Overhead.Round(time.Millisecond),
