@@ -112,6 +112,16 @@ var compiled = sync.OnceValue(func() *table {
 // MatchPhrase returns the best phrase for a process. It may be called by several goroutines at a time.
 func MatchPhrase(in PhraseInput) Phrase { return compiled().match(in) }
 
+// ClientIdle returns the phrase of a session that waits for its client and runs no statement, for readers without its stack.
+var ClientIdle = sync.OnceValue(func() Phrase {
+	for _, e := range compiled().entries {
+		if e.key == "read-command" {
+			return e.phrase(nil, nil)
+		}
+	}
+	panic("phrases: no read-command") // not reached: a test calls this function
+})
+
 // mains are functions that only processes of one backend type run, with the type in the words of pg_stat_activity.
 //
 //nolint:gochecknoglobals // a table

@@ -108,7 +108,7 @@ func (f *historyFlags) runCompare(ctx context.Context, out, errOut io.Writer, si
 // count adds a span to the totals. It returns an error if the span has no sweep.
 func (p *historyPrinter) count(ctx context.Context, r *store.Reader, since, until time.Time) (store.Summary, error) {
 	s, err := store.ReadSpan(ctx, r, since, until, func(w *store.SpanSweep, _ *store.Gap) error {
-		p.own.period = w.Period
+		p.own.begin(w)
 		p.totals.Add(w)
 		return nil
 	})

@@ -35,11 +35,31 @@ type historyPrinter struct {
 	own    ownRows
 }
 
-// ownRows counts the rows of pg_stat_backtrace's own sessions that are left out.
+// ownRows finds the rows of pg_stat_backtrace's own sessions that are left out, and counts them.
 type ownRows struct {
-	rows   int
-	period time.Duration // of the current sweep
-	took   time.Duration
+	rows int
+	took time.Duration
+	// period is of the current sweep. kept has the own sessions in it that are not left out: they block another session, or it blocks
+	// them.
+	period time.Duration
+	kept   map[int32]bool
+}
+
+// begin prepares the count of a sweep.
+func (o *ownRows) begin(s *store.SpanSweep) {
+	o.period, o.kept = s.Period, map[int32]bool{}
+	own := map[int32]bool{}
+	for i := range s.Rows {
+		own[s.Rows[i].PID] = isOwn(&s.Rows[i])
+	}
+	for i := range s.Rows {
+		r := &s.Rows[i]
+		for j := range r.BlockedBy {
+			if blocker := r.BlockedBy[j].PID; own[blocker] != own[r.PID] {
+				o.kept[blocker], o.kept[r.PID] = true, true
+			}
+		}
+	}
 }
 
 func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Meta) *historyPrinter {
@@ -83,7 +103,7 @@ func (p *historyPrinter) begin(since, until time.Time) {
 
 // sweep prints one sweep or, with --by, adds it to the totals.
 func (p *historyPrinter) sweep(s *store.SpanSweep, gap *store.Gap) error {
-	p.own.period = s.Period
+	p.own.begin(s)
 	switch {
 	case p.totals != nil:
 		p.totals.Add(s)
@@ -108,13 +128,13 @@ func (p *historyPrinter) sweep(s *store.SpanSweep, gap *store.Gap) error {
 	return p.text(s, gap)
 }
 
-// only reports whether a row is printed or counted: its process is chosen, and it is no session of pg_stat_backtrace itself. Own
-// sessions count with --own, and if they wait for a lock.
+// only reports whether a row is printed or counted: its process is chosen, and it is no session of pg_stat_backtrace itself, except
+// with --own, and for the own sessions in ownRows.kept.
 func (p *historyPrinter) only(r *store.Row) bool {
 	if !p.f.chosen(r) {
 		return false
 	}
-	if p.f.own || !isOwn(r) || len(p.f.pids) > 0 || r.WaitType == "Lock" {
+	if p.f.own || !isOwn(r) || len(p.f.pids) > 0 || p.own.kept[r.PID] {
 		return true
 	}
 	if !r.Ended {

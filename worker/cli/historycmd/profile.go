@@ -261,7 +261,7 @@ func (f *historyFlags) runProfile(ctx context.Context, out, errOut io.Writer, si
 	p := f.printer(out, errOut, id, &meta)
 	p.zone, h.only = since.Location(), p.only
 	summary, err := store.ReadSpan(ctx, r, since, until, func(s *store.SpanSweep, gap *store.Gap) error {
-		p.own.period = s.Period
+		p.own.begin(s)
 		return h.sweep(s, gap)
 	})
 	if err == nil {

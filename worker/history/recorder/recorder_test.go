@@ -349,3 +349,24 @@ func TestStoppedWorkerIsNotStarved(t *testing.T) {
 		t.Errorf("starved for %s", got)
 	}
 }
+
+// TestRestingSessionHasPhrase: the recorder takes no stack of a session that waits for its client, but the row says what it does.
+func TestRestingSessionHasPhrase(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		state, wait string
+		want        bool
+	}{
+		{"idle in transaction", "ClientRead", true}, {"idle in transaction (aborted)", "ClientRead", true}, {"idle", "ClientRead", true},
+		{"active", "ClientRead", false}, {"idle in transaction", "ClientWrite", false}, {"idle in transaction", "", false},
+	} {
+		s := moment.Session{Type: "client backend", State: c.state, Wait: &moment.Wait{Type: "Client", Event: c.wait}}
+		if c.wait == "" {
+			s.Wait = nil
+		}
+		row := rowOf(&s)
+		if got := row.PhraseKey == "read-command" && row.Phrase == "waits for the next statement of the client"; got != c.want {
+			t.Errorf("%s, %s: phrase %q", c.state, c.wait, row.Phrase)
+		}
+	}
+}

@@ -67,11 +67,15 @@ func rowOf(s *moment.Session) store.Row {
 	row := store.Row{
 		PID: int32(s.ServerPID), Start: micro(s.Started), Type: s.Type, DatabaseID: s.DatabaseOID, Database: s.Database,
 		UserID: s.UserOID, User: s.User, App: s.Application, Client: s.Client, State: s.State, XactStart: micro(s.XactStart),
-		QueryStart: micro(s.QueryStart), StateStart: micro(s.StateStart), QueryID: s.QueryID, PhraseKey: "", Phrase: s.Phrase,
+		QueryStart: micro(s.QueryStart), StateStart: micro(s.StateStart), QueryID: s.QueryID, Phrase: s.Phrase,
 		Leader: int32(s.Leader),
 	}
 	if s.Wait != nil {
 		row.WaitType, row.WaitEvent, row.WaitStart = s.Wait.Type, s.Wait.Event, micro(s.Wait.Since)
+	}
+	if strings.HasPrefix(s.State, "idle") && row.WaitEvent == "ClientRead" { // the recorder takes no stack of such sessions
+		idle := moment.ClientIdle()
+		row.Phrase, row.PhraseKey = idle.Text, idle.Key
 	}
 	return row
 }
