@@ -103,7 +103,15 @@ func TestAllocations(t *testing.T) {
 		t.Errorf("measured for %s s instead of 0.3 s", took[1])
 	}
 
+	const hint = "no allocation was seen"
+	if !strings.Contains(out, hint) {
+		t.Errorf("no hint for a trace without allocations: %.1000s", out)
+	}
+
 	text, _, _ := trace("text")
+	if strings.Contains(text, hint) {
+		t.Errorf("%.1000s", text)
+	}
 	if !strings.Contains(text, "freed from before the start: ") || !strings.Contains(text, " in PrepareQuery+0x") ||
 		!regexp.MustCompile(`(?m)^live \d+ bytes in \d+ blocks? \(\d+\.\d %\); allocated \d+ bytes`).MatchString(text) {
 		t.Errorf("%.3000s", text)

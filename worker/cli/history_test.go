@@ -105,7 +105,12 @@ func TestHistory(t *testing.T) {
 		sweep(now.Add(13 * time.Second)) // 9 seconds late
 		holderPID, waiterPID, quietPID := holder.PgConn().PID(), waiter.PgConn().PID(), quiet.PgConn().PID()
 
-		text := history(t, "--record-dir", dir, "-D", s.DataDir)
+		spans := history(t, "--record-dir", dir, "-D", s.DataDir)
+		if want := regexp.MustCompile(fmt.Sprintf(`3\.0 s  +%d .* %d ShareLock transaction \d+ .*UPDATE t SET n = \? WHERE n = \?\n`, waiterPID, holderPID)); !want.MatchString(spans) ||
+			!strings.Contains(spans, "  10 s        -- not recorded\n") {
+			t.Errorf("no line of 3 seconds, or no gap of 10 seconds, in\n%s", spans)
+		}
+		text := history(t, "--record-dir", dir, "-D", s.DataDir, "--each-sweep")
 		for _, want := range []string{
 			fmt.Sprintf("blocked by %d ShareLock", holderPID), "UPDATE t SET n = ? WHERE n = ?", "idle in transaction", "Lock:transactionid",
 			"-- not recorded: ", "(10 s)", "no sessions: the server does not run", "ended", "4 sweeps", "times in",
@@ -115,8 +120,8 @@ func TestHistory(t *testing.T) {
 			}
 		}
 		for _, secret := range []string{"1471147114", "1471247124", "comment", "hidden_name", fmt.Sprintf("  %d  ", quietPID)} {
-			if strings.Contains(strings.ReplaceAll(text, fmt.Sprintf(" %d ", holderPID), ""), secret) && !strings.Contains(fmt.Sprint(holderPID, waiterPID), secret) {
-				t.Errorf("%q is in\n%s", secret, text)
+			if strings.Contains(strings.ReplaceAll(spans+text, fmt.Sprintf(" %d ", holderPID), ""), secret) && !strings.Contains(fmt.Sprint(holderPID, waiterPID), secret) {
+				t.Errorf("%q is in\n%s%s", secret, spans, text)
 			}
 		}
 		totals := history(t, "--record-dir", dir, "--by", "wait,user", "-f", "csv")
