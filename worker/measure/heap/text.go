@@ -62,6 +62,9 @@ func countOf(n uint64, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// fewBlocks is the number of allocated blocks below which a note recommends a longer trace.
+const fewBlocks = 10
+
 // Notes returns remarks on everything that is missing or not exact.
 func (r *Report) Notes() (list []string) {
 	c := &r.Counters
@@ -73,9 +76,9 @@ func (r *Report) Notes() (list []string) {
 	if r.Ended {
 		list = append(list, "the process has ended: the live blocks are those of its last moment")
 	}
-	if r.Total().Objects == 0 && !r.Ended {
-		list = append(list, "no allocation was seen. PostgreSQL takes blocks of up to 8 MB from malloc and divides them itself, so "+
-			"slow growth needs a longer --duration. memory PID prints the largest contexts")
+	if n := r.Total().Objects; n < fewBlocks && !r.Ended && !r.TooDear {
+		list = append(list, fmt.Sprintf("only %s allocated. PostgreSQL takes blocks of up to 8 MB from malloc and divides them itself, so "+
+			"slow growth needs a longer --duration. memory %d prints the largest contexts", countOf(n, "block"), r.PID))
 	}
 	if r.TooDear {
 		list = append(list, fmt.Sprintf("the trace ended after %.1f s because it cost too much: %d calls, estimated at "+
