@@ -100,6 +100,15 @@ func ignoredOptions() map[string][]idle {
 		"history": {
 			{[]string{"limit"}, func(g *given) string { return g.without("by", "compare") }},
 			{[]string{"query-width"}, text},
+			{[]string{"own"}, func(g *given) string {
+				switch f := g.value("format"); {
+				case g.fs.Changed("pid"):
+					return "with --pid"
+				case (f == console.FormatCSV || f == console.FormatJSON) && g.without("by", "compare") != "":
+					return "with --format " + f + ", which has all sessions"
+				}
+				return ""
+			}},
 		},
 		"incident take": {{[]string{"record-redact"}, func(g *given) string { return noTexts(g) }}},
 		"memory": {
