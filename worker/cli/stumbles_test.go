@@ -200,7 +200,7 @@ func checkCSV(t *testing.T, s *pgtest.Server) {
 	t.Helper()
 	for words, want := range map[string]string{
 		"waits --method sampled --duration 300ms": "since,seconds,method,wait_event_type,wait_event,calls,total_time_ms,avg_time_us,max_time_us",
-		"memory": "time,pid,backend_type,database,user,state,anonymous_bytes,swapped_bytes,contexts_bytes,largest_context,largest_context_bytes,problem,query",
+		"memory": "time,pid,backend_type,database,user,state,anonymous_bytes,swapped_bytes,contexts_bytes,largest_context,largest_context_bytes,problem,query,application_name",
 	} {
 		status, out, errOut := run(t, append(strings.Fields(words), "-f", "csv", "-D", s.DataDir)...)
 		rows, err := csv.NewReader(strings.NewReader(out)).ReadAll() // each row must have the same number of cells

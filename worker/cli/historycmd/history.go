@@ -68,7 +68,7 @@ func NewHistory() *cobra.Command {
 		Short: "Print what sessions did at a former time, as the worker has recorded it",
 		Long:  historyLong,
 		Example: `  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --until 03:05
-  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --pid 4711
+  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -15m --pid 4711
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h --by wait
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since "yesterday 22:00" --by blocker,user -f csv
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h --by phrase,stack --limit 10
