@@ -350,7 +350,7 @@ func TestStoppedWorkerIsNotStarved(t *testing.T) {
 	}
 }
 
-// TestRestingSessionHasPhrase: the recorder takes no stack of a session that waits for its client, but the row says what it does.
+// TestRestingSessionHasPhrase: the recorder takes no stack of a session that waits for its client, but the row has a phrase.
 func TestRestingSessionHasPhrase(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
