@@ -85,7 +85,7 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 		config.OnNotification = notified
 		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 		defer cancel()
-		conn, err := pgx.ConnectConfig(ctx, config)
+		conn, err := cluster.Connect(ctx, config)
 		if err != nil {
 			return nil, err
 		}

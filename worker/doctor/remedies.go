@@ -102,7 +102,7 @@ func elsewhere(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (list []f
 	for _, name := range names {
 		config := conn.Config().Copy()
 		config.Database = name
-		other, err := pgx.ConnectConfig(ctx, config)
+		other, err := cluster.Connect(ctx, config)
 		if err != nil {
 			continue // for example a limit of connections, or the authentication
 		}

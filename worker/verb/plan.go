@@ -167,7 +167,7 @@ func (s *Service) calibratePlans(ctx context.Context, c *cluster.Cluster) (*runn
 		Share:    share,
 		Capturer: s.cfg.Capturer, Contains: c.Contains,
 		Connect: func(ctx context.Context) (*pgx.Conn, error) {
-			conn, err := pgx.ConnectConfig(ctx, config.Copy())
+			conn, err := cluster.Connect(ctx, config.Copy())
 			if err != nil {
 				return nil, err
 			}

@@ -61,7 +61,7 @@ func Find(ctx context.Context, o Options) (Cluster, error) {
 	if len(errs) > 0 {
 		return Cluster{}, errors.Join(errs...)
 	}
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := Connect(ctx, config)
 	if err != nil {
 		return Cluster{}, adviseMethod(config, pooled(ctx, config, err))
 	}

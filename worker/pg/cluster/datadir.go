@@ -67,14 +67,24 @@ func byDataDir(dir string, find func(path string, file pidFile) (Cluster, error)
 	if errors.Is(err, fs.ErrPermission) {
 		return Cluster{}, fmt.Errorf("%w, nor root: %w", ErrWrongUser, err)
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return Cluster{}, &missingDirError{dir}
+	}
 	if err != nil {
-		return Cluster{}, fmt.Errorf("%w: %w", ErrNotDataDir, err)
+		var failed *fs.PathError
+		if errors.As(err, &failed) { // without the name of the system call
+			err = failed.Err
+		}
+		return Cluster{}, fmt.Errorf("%s: %w: %w", dir, ErrNotDataDir, err)
 	}
 	version, err := readVersion(path)
 	conf := filepath.Join(path, "postgresql.conf")
 	if errors.Is(err, fs.ErrNotExist) && sameFile(conf, conf) {
 		return Cluster{}, fmt.Errorf("%s: %w: it has the server's configuration; "+
 			"name the directory that data_directory in its postgresql.conf is set to", dir, ErrNotDataDir)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return Cluster{}, fmt.Errorf("%s: %w: it has no file PG_VERSION", dir, ErrNotDataDir)
 	}
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%s: %w", dir, err)

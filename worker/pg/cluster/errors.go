@@ -36,6 +36,16 @@ var (
 	ErrNotStatic = errors.New("changing the user needs a binary built with CGO_ENABLED=0")
 )
 
+// missingDirError is the error for a directory that does not exist. errors.Is(err, ErrNotDataDir) holds.
+type missingDirError struct{ dir string }
+
+func (e *missingDirError) Error() string {
+	return fmt.Sprintf("the directory %s does not exist", e.dir)
+}
+
+// Is makes the error match ErrNotDataDir.
+func (e *missingDirError) Is(target error) bool { return target == ErrNotDataDir }
+
 // WrongClusterError has the server to which a connection leads, and the one to which it should lead. errors.Is(err,
 // ErrWrongCluster) holds.
 type WrongClusterError struct {

@@ -100,7 +100,7 @@ func (c *Conn) dialFallback(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := Connect(ctx, config)
 	if err != nil {
 		return nil, adviseMethod(config, pooled(ctx, config, err))
 	}

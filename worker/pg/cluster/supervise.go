@@ -77,7 +77,7 @@ func (c *Conn) connect(ctx context.Context) (*pgx.Conn, error) {
 	if now, _, err := c.options.configure(); err == nil { // passwords and certificates may have been replaced
 		config = now
 	}
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := Connect(ctx, config)
 	if err != nil {
 		return nil, adviseMethod(config, pooled(ctx, config, err))
 	}
