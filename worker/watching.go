@@ -46,6 +46,10 @@ type watcher struct {
 	hook *rules.WebhookSender
 	// alerts are the alerts that were sent and have not ended. Only the goroutine that writes incidents uses this map.
 	alerts map[alertKey]rules.Alert
+	// written are the incidents that have not ended. filing is locked while the files of an incident are written again.
+	written map[alertKey]writtenIncident
+	filing  sync.Mutex
+
 	// overBudget is the time of the last line in the log about the budget of incidents.
 	overBudget time.Time
 	// profiling is set while a profile is being taken.
@@ -61,6 +65,7 @@ type watcher struct {
 // incidentFiles is an incident, and the page with it.
 type incidentFiles struct {
 	incident *incident.Incident
+	dir      incident.Dir
 	page     string
 	err      error
 }
@@ -87,6 +92,12 @@ type incidentJob struct {
 // alertKey identifies an alert.
 type alertKey struct{ rule, cause string }
 
+// writtenIncident is an incident, and the directory of its files.
+type writtenIncident struct {
+	id  string
+	dir incident.Dir
+}
+
 // maxAlerts is the largest number of alerts in watcher.alerts. The ends of further alerts are not sent.
 const maxAlerts = 1000
 
@@ -105,7 +116,7 @@ func (w *Worker) newWatcher() (*watcher, error) {
 	}
 	return &watcher{
 		worker: w, engine: rules.New(c), jobs: make(chan incidentJob, maxIncidentJobs), alerts: map[alertKey]rules.Alert{},
-		hook: rules.NewWebhookSender(w.log),
+		written: map[alertKey]writtenIncident{}, hook: rules.NewWebhookSender(w.log),
 	}, nil
 }
 
@@ -211,6 +222,9 @@ func (v *watcher) look(l *rules.Look) {
 // write makes the files of an incident and queues the alert. The alert does not wait for a disk that does not answer.
 func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	made := v.files(ctx, j)
+	if made.err == nil && len(v.written) < maxAlerts {
+		v.written[alertKey{j.finding.Rule, j.finding.Cause}] = writtenIncident{made.incident.ID, made.dir}
+	}
 	a := v.alertOf(&j, made.incident)
 	if v.send(&j, a, made.page) && len(v.alerts) < maxAlerts {
 		v.alerts[alertKey{j.finding.Rule, j.finding.Cause}] = a
@@ -289,7 +303,7 @@ func (v *watcher) makeFiles(ctx context.Context, j incidentJob) incidentFiles {
 			}
 		})
 	}
-	return incidentFiles{incident: i, page: page, err: err}
+	return incidentFiles{incident: i, dir: dir, page: page, err: err}
 }
 
 // addProfile takes a profile, and writes the incident again with this profile.
@@ -297,6 +311,11 @@ func (v *watcher) addProfile(ctx context.Context, src *incident.Source, dir *inc
 	err := host.Catch("profile of an incident", func() error {
 		whole := *i
 		whole.Profile = incident.TakeProfile(ctx, src, i.Reason.Processes, incident.ProfileTime)
+		v.filing.Lock()
+		defer v.filing.Unlock()
+		if now, err := dir.Read(i.ID); err == nil {
+			whole.Ended = now.Ended
+		}
 		return dir.Complete(&whole)
 	})
 	if err != nil {
@@ -304,9 +323,25 @@ func (v *watcher) addProfile(ctx context.Context, src *incident.Source, dir *inc
 	}
 }
 
-// end queues the message that an alert has ended, if the alert is in v.alerts.
+// writeEnd writes the end of an incident to its files.
+func (v *watcher) writeEnd(w writtenIncident, ended time.Time) {
+	err := host.Catch("end of an incident", func() error {
+		v.filing.Lock()
+		defer v.filing.Unlock()
+		return w.dir.End(w.id, ended)
+	})
+	if err != nil {
+		v.worker.log.Error().Err(err).Str("incident", w.id).Msg("the end of an incident was not written")
+	}
+}
+
+// end writes the end of an incident, and queues the message that an alert has ended, if the alert is in v.alerts.
 func (v *watcher) end(j *incidentJob) {
 	key := alertKey{j.finding.Rule, j.finding.Cause}
+	if w, ok := v.written[key]; ok {
+		delete(v.written, key)
+		v.profiles.Go(func() { v.writeEnd(w, j.until) }) // another goroutine, because the disk may not answer
+	}
 	a, ok := v.alerts[key]
 	if !ok {
 		return

@@ -27,6 +27,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/report/table"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // incidentFlags are the flags of the command incident.
@@ -127,9 +128,12 @@ func (f *incidentFlags) directory(cmd *cobra.Command) {
 func newIncidentList() *cobra.Command {
 	var f incidentFlags
 	cmd := &cobra.Command{
-		Use:     "list --record-dir DIRECTORY",
-		Short:   "Print the incidents of a server, the newest last",
-		Long:    "Print the incidents of a server, the newest last. The worker and the server may be down.",
+		Use:   "list --record-dir DIRECTORY",
+		Short: "Print the incidents of a server, the newest last",
+		Long: `Print the incidents of a server, the newest last: the name, how long the incident
+lasted, and the reason. "no end seen" means that it has not ended, or that its
+worker ended first. An end is known when its cause has been absent for the cool-down of the
+rules. The worker and the server may be down.`,
 		Example: `  pg_stat_backtrace incident list --record-dir /var/lib/pg_stat_backtrace`,
 		Args:    console.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -269,8 +273,10 @@ func (f *incidentFlags) complete(_ *cobra.Command, args []string, word string) (
 
 // IncidentLine is the JSON of one incident of "incident list".
 type IncidentLine struct {
-	ID     string        `json:"id"`
-	Time   time.Time     `json:"time,omitzero"`
+	ID   string    `json:"id"`
+	Time time.Time `json:"time,omitzero"`
+	// Ended is absent until the incident has ended, and if the worker ended before.
+	Ended  *time.Time    `json:"ended,omitempty"`
 	Reason rules.Finding `json:"reason"`
 	Size   int64         `json:"size_bytes"`
 	// Problem says why the file cannot be read. Then Time and Reason are not known.
@@ -293,12 +299,15 @@ func (f *incidentFlags) list(out io.Writer) error {
 	w := table.Text(out, table.Options{})
 	enc := render.JSONEncoder(out)
 	for _, e := range list {
-		line := IncidentLine{ID: e.ID, Size: e.Size}
+		line, lasted, headline := IncidentLine{ID: e.ID, Size: e.Size}, "", ""
 		i, err := d.Read(e.ID)
 		if err != nil {
 			line.Problem = err.Error()
 		} else {
-			line.Time, line.Reason = i.Time, i.Reason
+			line.Time, line.Ended, line.Reason, headline = i.Time, i.Ended, i.Reason, i.Headline()
+			if lasted = "no end seen"; i.Ended != nil {
+				lasted = "lasted " + units.Age(i.Ended.Sub(i.Reason.Since))
+			}
 		}
 		if f.format == console.FormatJSON {
 			if err := enc.Encode(&line); err != nil {
@@ -306,7 +315,7 @@ func (f *incidentFlags) list(out io.Writer) error {
 			}
 			continue
 		}
-		w.Row(line.ID, cmp.Or(line.Problem, line.Reason.Summary))
+		w.Row(line.ID, lasted, cmp.Or(line.Problem, headline))
 	}
 	return w.Flush()
 }

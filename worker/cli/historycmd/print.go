@@ -386,10 +386,11 @@ func (p *historyPrinter) problems(out io.Writer, s *store.Summary, own *ownRows)
 	for i := range s.Gaps {
 		missing += s.Gaps[i].To.Sub(s.Gaps[i].From)
 	}
-	_, _ = fmt.Fprintf(out, "%d sweeps, %d rows; not recorded: %s in %d gaps; sweeps lost: %d, late: %d\n", s.Sweeps, s.Rows,
-		units.Age(missing), len(s.Gaps)+s.GapsMore, s.Lost, s.Late)
+	_, _ = fmt.Fprintf(out, "%s, %s; not recorded: %s in %s; sweeps lost: %d, late: %d\n", units.Count(s.Sweeps, "sweep"),
+		units.Count(s.Rows, "row"), units.Age(missing), units.Count(len(s.Gaps)+s.GapsMore, "gap"), s.Lost, s.Late)
 	if own.rows > 0 {
-		_, _ = fmt.Fprintf(out, "left out: %d rows, %.1f s, of pg_stat_backtrace's own sessions (--own shows them)\n", own.rows, own.took.Seconds())
+		_, _ = fmt.Fprintf(out, "left out: %s, %.1f s, of pg_stat_backtrace's own sessions (--own shows them)\n",
+			units.Count(own.rows, "row"), own.took.Seconds())
 	}
 	for _, d := range s.Damage {
 		_, _ = fmt.Fprintf(out, "damaged: %s\n", render.VisibleLine(d))

@@ -67,7 +67,7 @@ func (d *Dir) Write(i *Incident) (string, error) {
 		return "", err
 	}
 	size := int64(len(text) + len(page))
-	if err := d.prune(size); err != nil {
+	if err := d.prune(i.ID, size); err != nil {
 		return "", err
 	}
 	if err := d.free(size); err != nil {
@@ -92,6 +92,19 @@ func (d *Dir) Complete(i *Incident) error {
 	}
 	_, err := d.Write(i)
 	return err
+}
+
+// End writes an incident again with its end. It does nothing if the files of the incident were removed meanwhile.
+func (d *Dir) End(id string, ended time.Time) error {
+	i, err := d.Read(id)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	i.Ended = &ended
+	return d.Complete(i)
 }
 
 // make makes the directory if it is missing, and verifies that only this user can read and write it.
@@ -205,9 +218,10 @@ func (d *Dir) List() ([]Entry, error) {
 	return list, nil
 }
 
-// prune removes the oldest incidents until a new incident of this size is within the bounds. It also removes old temporary files,
+// prune removes the oldest incidents until the incident id of this size is within the bounds. If it is there already, its files
+// do not count. It also removes old temporary files,
 // which a killed worker has left.
-func (d *Dir) prune(size int64) error {
+func (d *Dir) prune(id string, size int64) error {
 	left, _ := filepath.Glob(filepath.Join(d.Path, "*.tmp"))
 	for _, path := range left {
 		if st, err := os.Lstat(path); err == nil && time.Since(st.ModTime()) > time.Hour { // another process may be writing a younger file
@@ -218,6 +232,7 @@ func (d *Dir) prune(size int64) error {
 	if err != nil {
 		return err
 	}
+	list = slices.DeleteFunc(list, func(e Entry) bool { return e.ID == id })
 	var total int64
 	for _, e := range list {
 		total += e.Size

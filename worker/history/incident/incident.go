@@ -38,6 +38,8 @@ type Incident struct {
 	ID      string    `json:"id"`
 	Time    time.Time `json:"time"`
 	Program string    `json:"program_version"`
+	// Ended is the last look of the worker with the reason. It is absent until the incident has ended, and if the worker ended before.
+	Ended *time.Time `json:"ended,omitempty"`
 	// Reason is the finding of a rule. Its Rule is Manual if a person has requested the incident.
 	Reason rules.Finding `json:"reason"`
 	Server Server        `json:"server"`

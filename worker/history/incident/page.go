@@ -96,6 +96,10 @@ func Page(i *Incident) []byte {
 // begin writes the begin of the page, up to and with the table of the server.
 func (v *pageView) begin() {
 	i := v.incident
+	ended := ""
+	if i.Ended != nil {
+		ended = ", and ended " + date(*i.Ended)
+	}
 	v.put(`<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -111,9 +115,9 @@ func (v *pageView) begin() {
 <body>
 <h1>Incident {}</h1>
 <p class="why"><b>{}</b>: {}<br>
-<span class="dim">{}; it began {} or before. All times are in UTC.</span></p>
+<span class="dim">{}; it began {} or before{}. All times are in UTC.</span></p>
 <table>
-`, i.ID, i.Reason.Rule, i.Reason.Summary, date(i.Time), date(i.Reason.Since))
+`, i.ID, i.Reason.Rule, i.Headline(), date(i.Time), date(i.Reason.Since), ended)
 	s := i.Server
 	v.put("<tr><td>Server</td><td>PostgreSQL {}, data directory {}, system identifier {}, timeline {}, postmaster {}</td></tr>\n",
 		s.Version, s.DataDir, s.SystemID, number(s.Timeline), number(s.Postmaster))

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,8 +19,13 @@ func Text(out io.Writer, i *Incident) error {
 	const layout = "2006-01-02 15:04:05 UTC"
 	w := bufio.NewWriter(out)
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
-	p("%s: %s", line(i.ID), line(i.Reason.Summary))
-	p("rule %s, noticed %s, began %s or before", line(i.Reason.Rule), i.Time.UTC().Format(layout), i.Reason.Since.UTC().Format(layout))
+	p("%s: %s", line(i.ID), line(i.Headline()))
+	ended := "no end seen"
+	if i.Ended != nil {
+		ended = "ended " + i.Ended.UTC().Format(layout)
+	}
+	p("rule %s, noticed %s, began %s or before, %s", line(i.Reason.Rule), i.Time.UTC().Format(layout),
+		i.Reason.Since.UTC().Format(layout), ended)
 	p("PostgreSQL %s, %s, system identifier %s, timeline %d",
 		line(i.Server.Version), line(i.Server.DataDir), line(i.Server.SystemID), i.Server.Timeline)
 	if i.Server.Position != "" {
@@ -46,16 +52,7 @@ func Text(out io.Writer, i *Incident) error {
 	walk(i.Forest, 0)
 	walk(unknown, 0)
 	p("\n%d sessions were not idle; %d further ones are left out.", len(i.Sessions), i.SessionsLeftOut)
-	for _, s := range i.Stacks {
-		if s.Stack == nil {
-			p("\nstack of %d: %s", s.PID, line(s.Error))
-			continue
-		}
-		p("\nstack of %d at %s: %s", s.PID, s.Time.UTC().Format(time.TimeOnly), line(s.Stack.Phrase))
-		for _, f := range s.Stack.Frames {
-			p("    %s", line(f))
-		}
-	}
+	i.stackTexts(p)
 	i.textParts(p)
 	if i.Profile != nil {
 		i.Profile.text(p)
@@ -72,6 +69,63 @@ func Text(out io.Writer, i *Incident) error {
 		p("missing: %s", line(m))
 	}
 	return w.Flush()
+}
+
+// Headline returns the reason. If it names the process that blocks others, its application, user and database follow.
+func (i *Incident) Headline() string {
+	text := i.Reason.Summary
+	root := fmt.Sprintf("process %d", i.Reason.Root)
+	at := slices.IndexFunc(i.Sessions, func(s Session) bool { return i.Reason.Root > 0 && s.PID == i.Reason.Root })
+	before, after, named := strings.Cut(text, root)
+	if at < 0 || !named || len(after) > 0 && after[0] >= '0' && after[0] <= '9' {
+		return text
+	}
+	identity := i.Sessions[at].identity()
+	return before + root + " (" + identity + ")" + after
+}
+
+// identity returns the application, user and database of a session, or the type of a process that has none.
+func (s *Session) identity() string {
+	if s.User == "" && s.UserID == 0 && s.Database == "" && s.DatabaseID == 0 {
+		return strings.TrimSpace(line(s.Type) + " " + line(s.App))
+	}
+	return strings.TrimSpace(line(s.App) + " " + owner(s))
+}
+
+// stackTexts prints the stacks. Processes with the same frames are printed together, in the order of their first processes.
+func (i *Incident) stackTexts(p func(format string, args ...any)) {
+	same := map[string][]*ProcessStack{}
+	var order []string
+	for j := range i.Stacks {
+		s := &i.Stacks[j]
+		key := fmt.Sprint("error of ", s.PID)
+		if s.Stack != nil {
+			key = strings.Join(s.Stack.Frames, "\n")
+		}
+		if same[key] == nil {
+			order = append(order, key)
+		}
+		same[key] = append(same[key], s)
+	}
+	for _, key := range order {
+		group := same[key]
+		first := group[0]
+		switch {
+		case first.Stack == nil:
+			p("\nstack of %d: %s", first.PID, line(first.Error))
+			continue
+		case len(group) == 1:
+			p("\nstack of %d at %s: %s", first.PID, first.Time.UTC().Format(time.TimeOnly), line(first.Stack.Phrase))
+		default:
+			p("\n%d processes with the same stack:", len(group))
+			for _, s := range group {
+				p("  %d at %s: %s", s.PID, s.Time.UTC().Format(time.TimeOnly), line(s.Stack.Phrase))
+			}
+		}
+		for _, f := range first.Stack.Frames {
+			p("    %s", line(f))
+		}
+	}
 }
 
 func (i *Incident) textParts(p func(format string, args ...any)) {
@@ -207,7 +261,7 @@ func (v *pageView) describe(n *Node) string {
 		s += fmt.Sprintf(" wants %s on %s", line(n.Mode), line(n.Object))
 	}
 	if row := v.sessions[n.PID]; row != nil {
-		s += " " + strings.TrimSpace(owner(row)+" "+line(row.App)) + " " + line(row.State)
+		s += strings.TrimRight(" "+row.identity()+" "+line(row.State), " ")
 		if row.WaitType != "" {
 			s += ", waits for " + waitOf(row)
 		}

@@ -17,7 +17,7 @@ const (
 )
 
 // Normalized returns the text of SQL statements with a question mark for each literal, without comments, and with single spaces.
-// Of a utility statement, such as ALTER ROLE, only the command's name is kept. The result has at most some 4 kB.
+// Of most utility statements, such as ALTER ROLE, only the command's name is kept. The result has at most some 4 kB.
 func Normalized(text string) string {
 	l := lexer{in: text}
 	if len(text) > maxInput {

@@ -8,11 +8,12 @@ import (
 // maxTag is the greatest number of words in the tag of a utility statement, such as ALTER DEFAULT ... (see tagOf).
 const maxTag = 3
 
-// isQuery reports whether a statement with this first word is kept, without its literals. Other statements have values in
-// places where a lexer cannot find them. Of these, only the tag is kept.
+// isQuery reports whether a statement with this first word is kept, without its literals. The commands in the second line have only
+// names and options. Other statements have values in places where a lexer cannot find them. Of these, only the tag is kept.
 func isQuery(first string) bool {
 	return slices.Contains([]string{
 		"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "WITH", "VALUES", "TABLE",
+		"ANALYZE", "CLUSTER", "LOCK", "REFRESH", "REINDEX", "TRUNCATE", "VACUUM",
 	}, strings.ToUpper(first))
 }
 

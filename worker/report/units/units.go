@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -58,6 +59,18 @@ func threeDigits(x float64) string {
 		return fmt.Sprintf("%.1f", x)
 	}
 	return fmt.Sprintf("%.2f", x)
+}
+
+// Count returns a number with a noun, which gets an "s" ("es" after an "s") except after 1: "1 gap", "2 gaps", "0 processes".
+func Count[N int | int64 | uint64](n N, noun string) string {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(noun, "s"):
+		noun += "es"
+	default:
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // Age returns a time that has passed as text: "350 ms", "4.5 s", "40 s", "3 min 20 s", "5 h 10 min", "2 d 3 h". Negative: "0 ms".

@@ -25,6 +25,9 @@ func TestUnits(t *testing.T) {
 			t.Errorf("%d ns: %s, want %s", d, got, want)
 		}
 	}
+	if got := Count(1, "gap") + Count(2, "gap") + Count(0, "process"); got != "1 gap2 gaps0 processes" {
+		t.Errorf("counts: %s", got)
+	}
 	for d, want := range map[time.Duration]string{
 		-1: "0 ms", 350 * time.Millisecond: "350 ms", 4599 * time.Millisecond: "4.5 s", 40 * time.Second: "40 s", 200 * time.Second: "3 min 20 s",
 		310 * time.Minute: "5 h 10 min", 51 * time.Hour: "2 d 3 h", 48 * time.Hour: "2 d",
