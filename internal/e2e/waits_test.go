@@ -306,7 +306,9 @@ func TestWaitEventsWithoutRight(t *testing.T) {
 	s := start(t, pgtest.BinDir(t), pgtest.Options{})
 	s.work(t)
 	c := s.connect(t, s.User, "postgres")
-	c.run(t, "SELECT pg_wait_event_capture('stats')")
+	const sampled = "wait events are only sampled: their times are estimates, and they are not counted"
+	warned(t, c, "01000", sampled, "SELECT pg_wait_event_capture('stats')")
+	refused(t, c, "55000", "SELECT pg_wait_event_capture('trace')")
 	c.run(t, "SELECT pg_sleep(0.2)")
 	if text := c.text(t, `SELECT string_agg(DISTINCT method || ' ' || (calls IS NULL), ',')
 		FROM pg_stat_wait_event_timing`); text != "sampled true" {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,8 +27,20 @@ func worker(c cluster.Cluster, o Options) []finding {
 		text := fmt.Sprintf("process %d, which served this server, does not run any more", info.PID)
 		return []finding{{warn, "worker", text, start}}
 	}
-	found := append([]finding{serving(c, o, info), allowed(c, info)}, hurrying(info.PID)...)
-	return append(found, history(c, info, time.Now())...)
+	return slices.Concat([]finding{serving(c, o, info), allowed(c, info)}, timing(info.PID), hurrying(info.PID), history(c, info, time.Now()))
+}
+
+// timing returns the finding on a worker that cannot time wait events for SQL, because it has no right to load programs into the
+// kernel; none if it has the right.
+func timing(pid int) []finding {
+	status, err := process.ReadStatus(pid)
+	if err != nil || has(status, unix.CAP_BPF) || has(status, unix.CAP_SYS_ADMIN) {
+		return nil // another finding has the error
+	}
+	return []finding{{
+		absent, "wait events", "the worker may not load programs into the kernel: SQL functions only sample wait events, and trace none",
+		"Start the worker as root, or with CAP_BPF and CAP_PERFMON, and with --wait-event-capture=stats.",
+	}}
 }
 
 // serving returns the finding on the worker's version and spool: whether the spool exists, and whether the worker and

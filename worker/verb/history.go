@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -249,13 +250,13 @@ func historyNotice(s *store.Summary, next time.Time) (parts []string) {
 		parts = append(parts, "there are more rows: continue with "+microText(next.UnixMicro()))
 	}
 	if gaps := len(s.Gaps) + s.GapsMore; gaps > 0 && next.IsZero() {
-		parts = append(parts, fmt.Sprintf("the span has %d gaps in which nothing was recorded", gaps))
+		parts = append(parts, fmt.Sprintf("the span has %s in which nothing was recorded", units.Count(gaps, "gap")))
 	}
 	if s.Lost > 0 {
-		parts = append(parts, fmt.Sprintf("%d sweeps could not be written", s.Lost))
+		parts = append(parts, units.Count(s.Lost, "sweep")+" could not be written")
 	}
 	if len(s.Damage) > 0 {
-		parts = append(parts, fmt.Sprintf("%d files cannot be read whole", len(s.Damage)))
+		parts = append(parts, units.Count(len(s.Damage), "file")+" cannot be read whole")
 	}
 	return parts
 }

@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -90,7 +91,7 @@ func (s *Service) incidentRows(ctx context.Context, _ spool.Request) ([][]string
 		parts = append(parts, fmt.Sprintf("%d older incidents are left out: list them with pg_stat_backtrace incident list", left))
 	}
 	if damaged > 0 {
-		parts = append(parts, fmt.Sprintf("%d files of incidents cannot be read", damaged))
+		parts = append(parts, units.Count(damaged, "file")+" of incidents cannot be read")
 	}
 	rows[0] = []string{strings.Join(parts, "; ")}
 	return rows, nil

@@ -3,7 +3,6 @@ package verb
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -288,7 +288,7 @@ func (b *buckets) rows(damaged int) [][]string {
 		parts = append(parts, "some texts of queries are left out")
 	}
 	if damaged > 0 {
-		parts = append(parts, fmt.Sprintf("%d files cannot be read whole", damaged))
+		parts = append(parts, units.Count(damaged, "file")+" cannot be read whole")
 	}
 	rows[0] = []string{strings.Join(parts, "; ")}
 	return rows

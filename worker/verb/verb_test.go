@@ -315,8 +315,23 @@ func TestFailure(t *testing.T) {
 // TestWaitFailure expects the reason once.
 func TestWaitFailure(t *testing.T) {
 	t.Parallel()
-	a := waitFailure(fmt.Errorf("%w: the kernel is too old", waits.ErrUnsupported))
-	if a.Message != "wait events cannot be timed" || a.Detail != "The kernel is too old." {
+	const option = "--wait-event-capture=stats"
+	for _, c := range []struct {
+		err          error
+		restricted   bool
+		superuser    bool
+		detail, hint string
+	}{
+		{fmt.Errorf("%w: the kernel is too old", waits.ErrUnsupported), false, true, "The kernel is too old.", "doctor"},
+		{fmt.Errorf("%w: the method sampled sees no single waits", waits.ErrUnsupported), true, true, "The method sampled", option},
+		{waitevent.ErrOff, true, true, "", "Start it with SELECT"}, {waitevent.ErrOff, true, false, "", "A superuser, or a role"},
+	} {
+		a := waitFailure(c.err, waitevent.Limits{Restricted: c.restricted}, c.superuser)
+		if !strings.HasPrefix(a.Message, "wait events ") || !strings.HasPrefix(a.Detail, c.detail) || !strings.Contains(a.Hint, c.hint) {
+			t.Errorf("%v: %+v", c.err, a)
+		}
+	}
+	if a := onlySampled(waitevent.Limits{Sampled: true, Restricted: true}); a.Level != "WARNING" || !strings.Contains(a.Hint, option) {
 		t.Errorf("%+v", a)
 	}
 }

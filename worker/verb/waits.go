@@ -70,13 +70,17 @@ func (s *Service) answerWaits(ctx context.Context, c call) spool.Answer {
 		e.AnErr("error", err).Int("rows", len(rows)).Dur("took_ms", time.Since(began)).Msg("request")
 	})
 	if err != nil {
-		return waitFailure(err)
+		return waitFailure(err, s.cfg.Waits.Limits(), req.Superuser)
 	}
 	if rows == nil {
 		rows = [][]string{}
 	}
 	a := spool.Answer{Rows: rows}
 	switch req.Verb {
+	case verbStats:
+		if l := s.cfg.Waits.Limits(); l.Sampled {
+			return onlySampled(l)
+		}
 	case verbWaits, verbWaitsOwn, verbOverflow, verbOverflowOwn, verbQueries:
 		s.noteRestart(&a)
 	case verbRecords:
@@ -311,14 +315,37 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
+// Hints about the timing of wait events.
+const (
+	hintStart    = "Start it with SELECT pg_wait_event_capture('stats')."
+	hintAskStart = "A superuser, or a role with EXECUTE on the function, starts it with SELECT pg_wait_event_capture('stats')."
+	hintDoctor   = "Run \"pg_stat_backtrace doctor\" on the server's host."
+	hintOption   = "Restart the worker with --wait-event-capture=stats, which keeps its right to load programs into the kernel."
+)
+
+// onlySampled returns the answer to a request for the level stats if the timing gives estimates only.
+func onlySampled(l waitevent.Limits) spool.Answer {
+	hint := hintDoctor
+	if l.Restricted {
+		hint = hintOption
+	}
+	return spool.Answer{
+		Level: "WARNING", SQLState: "01000", Message: "wait events are only sampled: their times are estimates, and they are not counted",
+		Hint: hint,
+	}
+}
+
 // waitFailure returns the answer to the SQL caller for an error about wait events.
-func waitFailure(err error) spool.Answer {
+func waitFailure(err error, l waitevent.Limits, superuser bool) spool.Answer {
 	fault := &render.Fault{SQLState: render.NotInPrerequisiteState, Message: "wait events cannot be timed"}
 	switch {
 	case errors.Is(err, waitevent.ErrOff):
+		hint := hintAskStart
+		if superuser {
+			hint = hintStart
+		}
 		return spool.Answer{
-			Level: "WARNING", SQLState: render.NotInPrerequisiteState, Message: "wait events are not being timed",
-			Hint: "Start it with SELECT pg_wait_event_capture('stats').",
+			Level: "WARNING", SQLState: render.NotInPrerequisiteState, Message: "wait events are not being timed", Hint: hint,
 		}
 	case errors.Is(err, waitevent.ErrNoWaits):
 		return spool.Answer{Level: "WARNING", SQLState: "01000", Message: "the process is unknown, or has not waited yet"}
@@ -331,7 +358,10 @@ func waitFailure(err error) spool.Answer {
 		fault.Hint = "The server has restarted. Retry in a second."
 	case errors.Is(err, waits.ErrUnsupported), errors.Is(err, unix.EPERM):
 		fault.Detail = sentence(strings.TrimPrefix(err.Error(), waits.ErrUnsupported.Error()+": "))
-		fault.Hint = "Run \"pg_stat_backtrace doctor\" on the server's host."
+		fault.Hint = hintDoctor
+		if l.Restricted {
+			fault.Hint = hintOption
+		}
 	default:
 		return failure(0, err)
 	}

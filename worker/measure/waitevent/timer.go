@@ -245,6 +245,24 @@ func (t *Timer) close() {
 // ErrOff means that wait events are not being timed.
 var ErrOff = errors.New("wait events are not being timed")
 
+// Limits are the limits of the method by which a Timer works.
+type Limits struct {
+	// Sampled is set if the times are estimates and waits are not counted, although the configuration allows a better method.
+	Sampled bool
+	// Restricted is set if Config.Level is empty: the worker has then given up the right to load programs into the kernel.
+	Restricted bool
+}
+
+// Limits returns the limits of the method that is in use. Sampled is also false if nothing is timed, or if the Timer is busy for long.
+func (t *Timer) Limits() Limits {
+	l := Limits{Restricted: t.cfg.Level == ""}
+	_ = t.use(t.gate.read, func(_ *Server, p waits.Provider) error {
+		l.Sampled = p.Info().Method == waits.Sampled && t.cfg.Method != waits.Sampled
+		return nil
+	})
+	return l
+}
+
 // use calls f with the provider while the gate is locked. The parameter take is gate.change if f changes traces or the provider's
 // figures, and gate.read if f only reads. The error is ErrBusy, ErrOff, the reason why the timing could not start, or the error of
 // f.
