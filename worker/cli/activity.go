@@ -28,10 +28,12 @@ type activityFlags struct {
 	dataDir, sort, format string
 	watch                 time.Duration
 	width                 int
+	wide, widthGiven      bool
 	tree, noPhrases       bool
 	plans                 bool
 	pids                  []int             // processes to print; empty: all
 	capturer              *capture.Capturer // for phrases; nil: not created yet
+	ran                   map[runKey]ran    // processor time at the last look, by process
 	clients, slots        int               // numbers of client backends, and of connection slots for ordinary roles; 0: not known
 	standbys              string            // synchronous_standby_names, if a commit waits for standbys; empty: not known
 	lockPhrases           map[int]string    // keys of the phrases of sessions that wait for a lock, by process id of the server
@@ -46,14 +48,18 @@ The server needs no change, no extension and no worker. The command needs the
 right to read the server's memory: run it as root or as the server's user. It
 shows the texts of queries of all users.
 
-Databases and users without a backend that knows their names are printed as
-object ids. Ages in CSV are in seconds. blocked_by has the processes that hold a lock
+Ages in CSV are in seconds. cpu is the share of one processor that the process used
+in the last 200 ms, or with --watch since the last look. blocked_by has the processes that hold a lock
 for which the process waits, or wait for it in front of the process.
 
 phrase says in words what a process does, and function is the PL/pgSQL function
 and line, from a stack that is taken without a stop. They are missing if the
 process is idle, or if it began something else meanwhile. --plans adds the node of the plan that
 runs and its progress to phrase, for builds that "plan --calibrate" has compared.
+
+On a terminal the table fits the width: columns without values and texts without
+room are left out, and the column state has the type of other processes than
+client backends. In a pipe, or with --wide, it has all columns.
 
 --tree prints only processes that block others or wait for a lock: first those
 that do not wait, and below each one the processes that wait for it. A relation
@@ -72,6 +78,7 @@ func newActivity() *cobra.Command {
 		Long:  activityLong,
 		Example: `  pg_stat_backtrace activity -D /var/lib/postgresql/15/main
   pg_stat_backtrace activity 4711 4712
+  pg_stat_backtrace activity -D /srv/pgdata --sort cpu
   pg_stat_backtrace activity -D /srv/pgdata --tree
   pg_stat_backtrace activity -D /srv/pgdata --sort transaction --watch 2s
   pg_stat_backtrace activity -D /srv/pgdata --format json | jq '.sessions[].query'`,
@@ -79,6 +86,7 @@ func newActivity() *cobra.Command {
 			if err := f.check(args); err != nil {
 				return console.Usage(err)
 			}
+			f.widthGiven = cmd.Flags().Changed("query-width")
 			if err := console.TakeOnlyServer(&f.dataDir, len(args) > 0, cmd.ErrOrStderr()); err != nil {
 				return err
 			}
@@ -88,12 +96,13 @@ func newActivity() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
-	fs.StringVar(&f.sort, "sort", "pid", "`ORDER` of the processes: pid, or the oldest transaction, query or state first")
+	fs.StringVar(&f.sort, "sort", "pid", "`ORDER` of the processes: pid, or the oldest transaction, query or state first, or cpu: the busiest first")
 	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text, json or csv")
 	fs.BoolVar(&f.tree, "tree", false, "with text: print processes that block others, with their waiters below them, instead of all")
 	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
 	fs.BoolVar(&f.noPhrases, "no-phrases", false, "take no stacks, and leave the columns phrase and function empty")
 	fs.BoolVar(&f.plans, "plans", false, "add the running node of each plan and its progress to phrase; costs milliseconds a statement")
+	fs.BoolVar(&f.wide, "wide", false, "with text: print all columns on a terminal too")
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(activityOrders(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
@@ -101,7 +110,7 @@ func newActivity() *cobra.Command {
 	return cmd
 }
 
-func activityOrders() []string { return []string{"pid", "transaction", "query", "state"} }
+func activityOrders() []string { return []string{"pid", "transaction", "query", "state", "cpu"} }
 
 // check validates the flags.
 func (f *activityFlags) check(args []string) (err error) {
@@ -149,6 +158,7 @@ func (f *activityFlags) run(ctx context.Context, out, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
+		look := f.look(m)
 		reader.Blocking(m)
 		f.countSlots(reader, m)
 		f.standbys = ""
@@ -158,6 +168,7 @@ func (f *activityFlags) run(ctx context.Context, out, stderr io.Writer) error {
 		if !f.noPhrases {
 			f.addPhrases(ctx, reader, m)
 		}
+		f.measure(ctx, m, look)
 		missing := f.selectProcesses(m)
 		f.order(m)
 		if err := f.print(out, m); err != nil {
@@ -190,8 +201,12 @@ func (f *activityFlags) countSlots(reader *state.Reader, m *moment.Moment) {
 	}
 }
 
-// order sorts the processes by the time that --sort names. Processes without this time come last.
+// order sorts the processes by the time that --sort names, or by their processor time. Processes without this time come last.
 func (f *activityFlags) order(m *moment.Moment) {
+	if f.sort == "cpu" {
+		slices.SortStableFunc(m.Sessions, func(a, b moment.Session) int { return cmp.Compare(cpuOf(&b), cpuOf(&a)) })
+		return
+	}
 	key := map[string]func(*moment.Session) *time.Time{
 		"transaction": func(s *moment.Session) *time.Time { return s.XactStart },
 		"query":       func(s *moment.Session) *time.Time { return s.QueryStart },
@@ -240,14 +255,20 @@ type activityDocument struct {
 func activityHeader() []string {
 	return []string{
 		"pid", "backend_type", "database", "user", "application_name", "client", "state", "xact_age", "query_age",
-		"state_age", "phrase", "function", "wait_event", "wait_age", "blocked_by", "query",
+		"state_age", "cpu", "phrase", "function", "wait_event", "wait_age", "blocked_by", "query",
 	}
 }
 
 // row returns the columns of a process, in the order of activityHeader.
 func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
-	age := func(t *time.Time) string { return secondsSince(m, t) }
+	age, cpu := func(t *time.Time) string { return secondsSince(m, t) }, ""
+	if s.CPUPercent != nil {
+		cpu = strconv.FormatFloat(*s.CPUPercent, 'f', 1, 64)
+	}
 	if f.format == console.FormatText {
+		if s.CPUPercent != nil {
+			cpu = fmt.Sprintf("%.0f %%", *s.CPUPercent)
+		}
 		age = func(t *time.Time) string { return ageOf(m, t) }
 	}
 	wait, waitAge := "", ""
@@ -256,7 +277,7 @@ func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 	}
 	return []string{
 		strconv.Itoa(s.ServerPID), s.Type, console.NameOrOID(s.Database, s.DatabaseOID), console.NameOrOID(s.User, s.UserOID), s.Application,
-		s.Client, s.State, age(s.XactStart), age(s.QueryStart), age(s.StateStart), s.Phrase, s.Function,
+		s.Client, s.State, age(s.XactStart), age(s.QueryStart), age(s.StateStart), cpu, s.Phrase, s.Function,
 		wait, waitAge, blockedBy(s), s.Query,
 	}
 }
@@ -306,19 +327,21 @@ func (f *activityFlags) csv(out io.Writer, m *moment.Moment) error {
 
 // title is the line above the processes. It has the connection slots, unless the user has chosen processes.
 func (f *activityFlags) title(m *moment.Moment) string {
-	processes := fmt.Sprintf("%d processes", len(m.Sessions))
-	if len(m.Sessions) == 1 {
-		processes = "1 process"
-	}
 	slots := ""
 	if f.slots > 0 && len(f.pids) == 0 {
 		slots = fmt.Sprintf(", %d of %d connection slots in use", f.clients, f.slots)
 	}
-	return fmt.Sprintf("%s: %s at %s%s\n", render.VisibleLine(m.Cluster), processes, m.Time.Format(time.RFC3339), slots)
+	return fmt.Sprintf("%s: %s at %s%s\n", render.VisibleLine(m.Cluster), units.Count(len(m.Sessions), "process"), m.Time.Format(time.RFC3339), slots)
 }
 
 func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {
 	_, _ = io.WriteString(out, f.title(m))
+	if width := console.TerminalWidth(out); width > 0 && !f.wide {
+		if err := f.fitted(out, m, width); err != nil {
+			return err
+		}
+		return printMissing(out, m)
+	}
 	w := table.Text(out, table.Options{Empty: "-"})
 	w.Row(activityHeader()...)
 	for i := range m.Sessions {
@@ -330,8 +353,12 @@ func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	return printMissing(out, m)
+}
+
+func printMissing(out io.Writer, m *moment.Moment) (err error) {
 	for _, missing := range m.Missing {
-		_, _ = fmt.Fprintf(out, "missing: %s\n", render.VisibleLine(missing))
+		_, err = fmt.Fprintf(out, "missing: %s\n", render.VisibleLine(missing))
 	}
-	return nil
+	return err
 }

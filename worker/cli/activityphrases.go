@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"pg_stat_backtrace/worker/capture"
@@ -14,6 +13,7 @@ import (
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Bounds of the stacks that are taken for the phrases of one moment.
@@ -55,7 +55,7 @@ func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m 
 		}
 	}
 	if left > 0 {
-		m.Missing = append(m.Missing, fmt.Sprintf("phrases: there was no time for %d processes", left))
+		m.Missing = append(m.Missing, "phrases: there was no time for "+units.Count(left, "process"))
 	}
 	looks.end(nil)
 	f.lockPhrases = map[int]string{}
@@ -73,8 +73,10 @@ func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m 
 		case node == "":
 		case s.Phrase == "":
 			s.Phrase = node
-		default:
+		case s.Wait != nil: // so it was still in this node
 			s.Phrase += "; " + node
+		default:
+			s.Phrase += "; a moment later it " + node
 		}
 	}
 }

@@ -137,7 +137,7 @@ worker and no extension, and work while the server takes no connections.`,
 			c.Args = unknownCommand
 		}
 	}
-	finishServerFlags(root)
+	finishFlags(root)
 	help := newHelp(root)
 	help.GroupID = service
 	root.SetHelpCommand(help)

@@ -50,6 +50,11 @@ The exit status is 1 if captures will not work.`,
 			if several := serversToChoose(&o, os.Getenv); several != nil {
 				console.Tellf(cmd.ErrOrStderr(), "%v\nWithout -D, the command checks the server of libpq's defaults.", several)
 			}
+			if o.DataDir != "" && format == console.FormatText { // the checks of the host would hide the error
+				if _, err := cluster.ByDataDir(o.DataDir); errors.Is(err, cluster.ErrNotDataDir) {
+					return err
+				}
+			}
 			progress := newProgressLine(cmd.ErrOrStderr())
 			o.Progress = func(subject string) { progress.show("checking " + subject + " ...") }
 			o.Servers = func() []string {

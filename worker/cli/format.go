@@ -10,6 +10,7 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 var formats = []string{
@@ -92,7 +93,7 @@ func (r *rounds) total() error {
 	case r.stats && taken.count() > 0:
 		return taken.print(r.stdout)
 	case !r.stats && isProfile(r.format):
-		return writeTraces(r.stdout, &r.counted, r.format, fmt.Sprintf("%d stacks", r.stacks))
+		return writeTraces(r.stdout, &r.counted, r.format, units.Count(r.stacks, "stack"))
 	}
 	return nil
 }

@@ -80,6 +80,7 @@ func ignoredOptions() map[string][]idle {
 		"activity": {
 			{[]string{"sort"}, func(g *given) string { return g.with("tree") }},
 			{[]string{"query-width"}, text},
+			{[]string{"wide"}, func(g *given) string { return first(text(g), g.with("tree")) }},
 			{[]string{"tree"}, func(g *given) string {
 				if len(g.args) > 0 {
 					return ""

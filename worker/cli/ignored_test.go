@@ -16,6 +16,8 @@ func refusedOptions() map[string]string {
 		"activity --tree --sort state -D /none":                            "--sort has no effect with --tree",
 		"activity -f json --query-width 9 -D /none":                        "--query-width has no effect with --format json",
 		"activity -f csv --query-width 9 -D /none":                         "--query-width has no effect with --format csv",
+		"activity -f csv --wide -D /none":                                  "--wide has no effect with --format csv",
+		"activity --tree --wide -D /none":                                  "--wide has no effect with --tree",
 		"activity -f json --tree -D /none":                                 "--tree has no effect with --format json",
 		"activity -f csv --tree 1":                                         "--tree prints text or json, not csv",
 		"activity --plans --no-phrases 1":                                  "--plans and --no-phrases exclude each other",

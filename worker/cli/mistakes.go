@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,47 +27,86 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return console.Usage(fmt.Errorf("there is no command %q%s", strings.TrimSpace(parent+" "+args[0]), didYouMean(args[0], "", names)))
 }
 
-// flagError returns an error of the flag parser in better words. For an unknown flag, it names flags with a similar name.
+// flagError returns an error of the flag parser in this program's words: no text of the parser or of package strconv reaches the user.
 func flagError(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if strings.Contains(err.Error(), "time: missing unit in duration") {
-		return console.Usage(fmt.Errorf("%w: write 10s, 500ms or 2m", err))
-	}
-	if strings.Contains(err.Error(), errTwice.Error()) {
-		return console.Usage(errTwice)
-	}
-	if strings.Contains(err.Error(), errEmpty.Error()) {
-		return console.Usage(errEmpty)
-	}
-	if strings.Contains(err.Error(), "time: unknown unit") {
-		return console.Usage(fmt.Errorf("%w: the units are ms, s, m and h, as in 500ms, 10s or 1h30m", err))
-	}
 	var wrong *pflag.InvalidValueError
-	if errors.As(err, &wrong) {
-		name := "--" + wrong.GetFlag().Name
-		switch kind := wrong.GetFlag().Value.Type(); kind {
-		case "int", "float64", "intSlice":
-			return console.Usage(fmt.Errorf("%s must be a number, not %q", name, wrong.GetValue()))
-		case "duration":
-			return console.Usage(fmt.Errorf("%s must be a time such as 10s, 500ms or 2m, not %q", name, wrong.GetValue()))
-		case "bool":
-			return console.Usage(fmt.Errorf("%s takes no value, but has %q", name, wrong.GetValue()))
+	var missing *pflag.ValueRequiredError
+	var syntax *pflag.InvalidSyntaxError
+	var unknown *pflag.NotExistError
+	switch {
+	case errors.Is(err, errTwice):
+		err = errTwice
+	case errors.Is(err, errEmpty):
+		err = errEmpty
+	case errors.As(err, &wrong):
+		err = wrongValue(wrong)
+	case errors.As(err, &missing):
+		value, _ := pflag.UnquoteUsage(missing.GetFlag())
+		err = fmt.Errorf("--%s needs a value: --%s %s", missing.GetFlag().Name, missing.GetFlag().Name, value)
+	case errors.As(err, &syntax):
+		err = fmt.Errorf("%s is no option", console.Quoted(syntax.GetSpecifiedFlag()))
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "":
+		err = unknownLetter(cmd, unknown)
+	case errors.As(err, &unknown):
+		err = unknownName(cmd, unknown.GetSpecifiedName())
+	}
+	return console.Usage(err)
+}
+
+// wrongValue says which values an option takes.
+func wrongValue(err *pflag.InvalidValueError) error {
+	name, value, cause := "--"+err.GetFlag().Name, err.GetValue(), err.Unwrap()
+	kind := err.GetFlag().Value.Type()
+	quoted := console.Quoted(value)
+	switch {
+	case kind != "bool" && strings.HasPrefix(value, "--"):
+		return fmt.Errorf("%s needs a value, but the option %s follows", name, quoted)
+	case kind == "bool":
+		return fmt.Errorf("%s takes no value, but has %s", name, quoted)
+	case kind == "duration" && strings.Contains(cause.Error(), "missing unit"):
+		return fmt.Errorf("%s has no unit in %s: write 10s, 500ms or 2m", name, quoted)
+	case kind == "duration" && strings.Contains(cause.Error(), "unknown unit"):
+		return fmt.Errorf("%s has an unknown unit in %s: the units are ms, s, m and h, as in 500ms, 10s or 1h30m", name, quoted)
+	case kind == "duration":
+		return fmt.Errorf("%s must be a time such as 10s, 500ms or 2m, not %s", name, quoted)
+	case errors.Is(cause, strconv.ErrRange):
+		return fmt.Errorf("%s must be a number nearer to 0, not %s", name, quoted)
+	case kind == "float64":
+		return fmt.Errorf("%s must be a number, not %s", name, quoted)
+	case kind == "int" || kind == "intSlice":
+		whole := "a number"
+		if _, err := strconv.ParseFloat(value, 64); err == nil {
+			whole = "a whole number"
 		}
+		return fmt.Errorf("%s must be %s, not %s", name, whole, quoted)
+	case kind == "stringSlice": // read as a line of CSV
+		return fmt.Errorf("%s has a quotation mark at a wrong place: %s", name, quoted)
 	}
-	if errors.As(err, &unknown) && strings.Trim(unknown.GetSpecifiedShortnames(), "0123456789") == "" && unknown.GetSpecifiedShortnames() != "" {
-		return console.Usage(fmt.Errorf("-%s is neither an option nor a process id", unknown.GetSpecifiedShortnames()))
+	return fmt.Errorf("%s cannot be %s", name, quoted)
+}
+
+// unknownLetter is the error for an option of one letter that the command does not have.
+func unknownLetter(cmd *cobra.Command, err *pflag.NotExistError) error {
+	word := err.GetSpecifiedShortnames()
+	switch letter := []rune(err.GetSpecifiedName())[0]; {
+	case strings.Trim(word, "0123456789") == "":
+		return fmt.Errorf("-%s is neither an option nor a process id", word)
+	case word == string(letter):
+		return fmt.Errorf("%s has no option -%s", cmd.Name(), word)
+	default:
+		return fmt.Errorf("%s has no option -%c, as in %s", cmd.Name(), letter, console.Quoted("-"+word))
 	}
-	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
-		return console.Usage(err)
-	}
+}
+
+// unknownName is the error for an option that the command does not have. It names options with a similar name.
+func unknownName(cmd *cobra.Command, name string) error {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden {
 			names = append(names, f.Name)
 		}
 	})
-	name := unknown.GetSpecifiedName()
-	return console.Usage(fmt.Errorf("%s has no flag --%s%s", cmd.Name(), name, didYouMean(name, "--", names)))
+	return fmt.Errorf("%s has no flag --%s%s", cmd.Name(), name, didYouMean(name, "--", names))
 }
 
 // didYouMean returns "; did you mean ...?" with the names that begin with word or differ from word in few letters. It returns ""

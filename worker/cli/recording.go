@@ -31,7 +31,7 @@ func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
 	fs.StringVar(&c.Texts, "record-query-text", "normalized",
 		"record `TEXTS` of queries: normalized (without values and comments), all, or off")
 	fs.StringSliceVar(&c.Redact, "record-redact", nil, "record no texts of queries of `ROLE` (may be given several times)")
-	fs.StringVar(&f.stacks, "record-stacks", "on", "record stacks of sessions that run or wait, without stopping them: on or off")
+	fs.StringVar(&f.stacks, "record-stacks", "on", "`STACKS` of sessions that run or wait, taken without stopping them: on or off")
 	fs.StringVar(&c.Rules, console.FlagRules, "",
 		"read changes of the rules for incidents from `FILE`, or off for no incidents (default: the built-in rules, see \"rules list\")")
 	_ = cmd.MarkFlagDirname(console.FlagRecordDir)

@@ -44,11 +44,17 @@ func (v *onceValue) Set(text string) error {
 	return v.Value.Set(text)
 }
 
-// finishServerFlags makes it an error to give -D twice with different directories, in cmd and all its subcommands.
-func finishServerFlags(cmd *cobra.Command) {
+// finishFlags makes it an error to give -D twice with different directories, in cmd and all its subcommands. It also removes the
+// brackets around the defaults of lists in the help.
+func finishFlags(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
-		finishServerFlags(sub)
+		finishFlags(sub)
 	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if _, list := f.Value.(pflag.SliceValue); list && f.DefValue != "[]" {
+			f.DefValue = strings.Trim(f.DefValue, "[]")
+		}
+	})
 	if f := cmd.Flags().Lookup("pgdata"); f != nil {
 		f.Value = &onceValue{Value: f.Value}
 	}

@@ -63,6 +63,9 @@ type Session struct {
 	// PrivateBytes is the resident memory that belongs to the process alone; 0: not read. It may have been read some
 	// samples earlier.
 	PrivateBytes uint64 `json:"private_bytes,omitempty"`
+	// CPUPercent is the share of one processor that the process used in the time before the end of the read: 100 is one
+	// processor all the time. nil: not measured.
+	CPUPercent *float64 `json:"cpu_percent,omitempty"`
 	// Leader is the process id (in the server's PID namespace) of the leader of a parallel worker; 0: none.
 	Leader int `json:"leader_pid,omitempty"`
 	// Progress is nil unless a command reports its progress.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -87,28 +88,47 @@ func describeDenied(err error, s Subject) string {
 	return text
 }
 
-// describeNoDataDir returns the text of an error that means that dir is not a data directory. It lists the data directories of this
-// host's servers.
+// describeNoDataDir returns the text of an error that means that dir is not a data directory. It lists the data directories of the
+// servers below dir or, without any, of this host's servers.
 func describeNoDataDir(err error, dir string) string {
 	text := err.Error()
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		text = fmt.Sprintf("the directory %s does not exist", dir)
-	} else if errors.Is(err, fs.ErrPermission) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrPermission) {
 		return text
 	}
 	const most = 5
 	found, _, _ := AllServers()
+	title := "Servers of this host"
+	if below := serversBelow(found, dir); len(below) > 0 {
+		title, found = "Servers below it", below
+	}
 	for i, other := range found {
 		if i == most {
 			text += fmt.Sprintf("\n  and %d more", len(found)-most)
 			break
 		}
 		if i == 0 {
-			text += "\n  Servers of this host:"
+			text += "\n  " + title + ":"
 		}
 		text += "\n  -D " + render.ShellWord(other)
 	}
 	return text
+}
+
+// serversBelow returns those data directories that are below dir.
+func serversBelow(found []string, dir string) (below []string) {
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return nil
+	}
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved
+	}
+	for _, other := range found {
+		if rest, err := filepath.Rel(path, other); err == nil && rest != "." && rest != ".." && !strings.HasPrefix(rest, "../") && path != "/" {
+			below = append(below, other)
+		}
+	}
+	return below
 }
 
 // rights returns a sentence about a file or process (what): which user owns it, and which user may read it. owner is a user id;

@@ -221,6 +221,22 @@ func IsColoured(w io.Writer) bool {
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" && IsTerminal(file)
 }
 
+// TerminalWidth returns the number of columns of the terminal to which w writes; 0: w is no terminal, or its size is not known.
+func TerminalWidth(w io.Writer) int {
+	if c, ok := w.(*CheckedWriter); ok {
+		w = c.w
+	}
+	file, ok := w.(*os.File)
+	if !ok || !IsTerminal(file) {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
+}
+
 // IsTerminal reports whether a file is a terminal.
 func IsTerminal(file *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)

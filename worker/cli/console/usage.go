@@ -10,6 +10,7 @@ import (
 
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/serve/node"
 )
 
@@ -119,7 +120,7 @@ func ChooseServer(found []string, denied int) (string, error) {
 			fmt.Fprintf(&s, "\n  -D %s", render.VisibleLine(dir))
 		}
 		if denied > 0 {
-			fmt.Fprintf(&s, "\n  and %d servers that this user may not examine", denied)
+			fmt.Fprintf(&s, "\n  and %s that this user may not examine", units.Count(denied, "server"))
 		}
 		return "", errors.New(s.String())
 	case denied > 0:

@@ -273,8 +273,8 @@ func (m *processMemory) incomplete() bool {
 func (m *processMemory) warnings() (list []string) {
 	c := m.contexts
 	if !c.Consistent {
-		list = append(list, fmt.Sprintf("the memory contexts changed while they were read, %d times: "+
-			"the figures are not of one moment (%d contradictions, %d changed pages)", c.Attempts, c.Broken, c.Changed))
+		list = append(list, fmt.Sprintf("the memory contexts changed while they were read, %s: "+
+			"the figures are not of one moment (%d contradictions, %d changed pages)", units.Count(c.Attempts, "time"), c.Broken, c.Changed))
 	}
 	if c.Missing > 0 {
 		list = append(list, fmt.Sprintf("contexts below %d of them could not be found, because they changed: the totals are too low", c.Missing))

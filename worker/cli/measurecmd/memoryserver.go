@@ -184,8 +184,8 @@ func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 	for i := range m.Processes {
 		anonymous, swapped = anonymous+m.Processes[i].AnonymousBytes, swapped+m.Processes[i].SwappedBytes
 	}
-	_, _ = fmt.Fprintf(buffered, "%s: %d processes with %s of memory, and %s in swap space, at %s; shared memory does not count\n",
-		render.VisibleLine(m.Cluster), len(m.Processes), units.Size(anonymous), units.Size(swapped), m.Time.Format(time.RFC3339))
+	_, _ = fmt.Fprintf(buffered, "%s: %s with %s of memory, and %s in swap space, at %s; shared memory does not count\n",
+		render.VisibleLine(m.Cluster), units.Count(len(m.Processes), "process"), units.Size(anonymous), units.Size(swapped), m.Time.Format(time.RFC3339))
 	w := table.Text(buffered, table.Options{Empty: "-"})
 	w.Row("pid", "backend_type", "database", "user", "application", "state", "memory", "swapped", "in_contexts", "largest contexts", "query")
 	for i := range m.Processes[:min(top, len(m.Processes))] {
@@ -201,10 +201,10 @@ func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 	}
 	_ = w.Flush()
 	if n := len(m.Processes) - top; n > 0 {
-		_, _ = fmt.Fprintf(buffered, "%d other processes: print more with --top\n", n)
+		_, _ = fmt.Fprintf(buffered, "%s: print more with --top\n", units.Count(n, "other process"))
 	}
 	if m.Unreadable > 0 {
-		_, _ = fmt.Fprintf(buffered, "the memory of %d processes could not be read\n", m.Unreadable)
+		_, _ = fmt.Fprintf(buffered, "the memory of %s could not be read\n", units.Count(m.Unreadable, "process"))
 	}
 	return buffered.Flush()
 }

@@ -23,6 +23,7 @@ import (
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // planFlags are the flags of the command plan.
@@ -176,10 +177,12 @@ type planRun struct {
 	flags   *planFlags
 	reader  *runningplan.Reader
 	servers map[string]*state.Reader // by data directory
-	store   runningplan.Store
-	proofs  map[string]*plan.Proof // by build-id and major version; found or made in this run
-	tried   map[string]bool        // data directories of the servers that this run has tried to calibrate
-	stderr  io.Writer
+	// functions captures the functions of procedural languages; nil: not created yet.
+	functions *capture.Capturer
+	store     runningplan.Store
+	proofs    map[string]*plan.Proof // by build-id and major version; found or made in this run
+	tried     map[string]bool        // data directories of the servers that this run has tried to calibrate
+	stderr    io.Writer
 }
 
 // once prints the chosen processes or, without any, all statements of the servers. If a process or server cannot be read, it
@@ -223,7 +226,7 @@ func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Wri
 			return false, err
 		}
 		if denied > 0 {
-			console.Tellf(r.stderr, "%d servers may not be examined by this user", denied)
+			console.Tellf(r.stderr, "%s may not be examined by this user", units.Count(denied, "server"))
 			failed = true
 		}
 		if len(dirs) == 0 && denied == 0 {
@@ -305,7 +308,27 @@ func (r *planRun) read(ctx context.Context, target process.Target, sessions *mom
 			u.Target = r.servers[sessions.Cluster].RelationName(sessions.Sessions[i].DatabaseOID, u.TargetOID)
 		}
 	}
+	if p.Err == nil && len(p.Plans.Levels) > 0 {
+		p.Function = r.function(limited, target)
+	}
 	return p, ctx.Err()
+}
+
+// function returns the innermost function of a procedural language in which a process is, with its line; empty: none is known.
+func (r *planRun) function(ctx context.Context, target process.Target) string {
+	const limit = time.Second
+	if r.functions == nil {
+		c, err := capture.New(capture.Config{}) // which does not wait for the lines of C
+		if err != nil {
+			return ""
+		}
+		r.functions = c
+	}
+	t, err := r.functions.Capture(ctx, target, capture.Options{Deadline: limit, NonStop: r.flags.nonStop})
+	if err != nil {
+		return ""
+	}
+	return render.Function(t)
 }
 
 // proof returns the fields of plans that were compared with EXPLAIN, for a build of the server; nil: the build was not compared.
@@ -346,7 +369,7 @@ func (r *planRun) calibrate(ctx context.Context, c cluster.Cluster) {
 	calibrator := &runningplan.Calibrator{
 		Capturer: r.reader.Capturer, Contains: c.Contains,
 		Connect: func(ctx context.Context) (*pgx.Conn, error) {
-			conn, err := pgx.ConnectConfig(ctx, config.Copy())
+			conn, err := cluster.Connect(ctx, config.Copy())
 			if err != nil {
 				return nil, err
 			}

@@ -141,7 +141,7 @@ func (f *profileFlags) addServer(cmd *cobra.Command) {
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
 		"sample all processes of the server with this data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	fs.StringVarP(&f.mode, "mode", "m", string(clusterprofile.CPU),
-		"time on the processor (cpu), off it (offcpu), or both (wall, the default with process ids)")
+		"`MODE`: time on the processor (cpu), off it (offcpu), or both (wall, the default with process ids)")
 	fs.StringSliceVar(&f.queryIDs, "query-id", nil, "only samples in which the statement with this query `ID` runs")
 	fs.StringSliceVar(&f.users, "user", nil, "only sessions of the user `NAME`")
 	fs.StringSliceVar(&f.databases, "database", nil, "only processes in the database `NAME`")

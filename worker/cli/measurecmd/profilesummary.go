@@ -8,6 +8,7 @@ import (
 
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // shellQuoted returns a word quoted for a shell.
@@ -42,8 +43,9 @@ func tellSummary(stderr io.Writer, s *clusterprofile.Summary) {
 	if s.Runnable > 0 {
 		runnable = fmt.Sprintf(", %.3f s of this waiting for a processor", s.Runnable.Seconds())
 	}
-	console.Tellf(stderr, "%d stacks of %d processes in %.1f s, %.1f %% of them labelled; %.3f s on the processor, %.3f s off it%s",
-		s.Taken, s.Processes, s.Took.Seconds(), 100*s.LabelledShare(), s.CPU.Seconds(), s.OffCPU.Seconds(), runnable)
+	console.Tellf(stderr, "%s of %s in %.1f s, %.1f %% of them labelled; %.3f s on the processor, %.3f s off it%s",
+		units.Count(s.Taken, "stack"), units.Count(s.Processes, "process"), s.Took.Seconds(), 100*s.LabelledShare(),
+		s.CPU.Seconds(), s.OffCPU.Seconds(), runnable)
 	if s.CPU >= leastCPU {
 		console.Tellf(stderr, "programs in the kernel took about %s, %.2f %% of the server's processor time",
 			s.KernelTime.Round(10*time.Microsecond), 100*s.KernelTime.Seconds()/s.CPU.Seconds())

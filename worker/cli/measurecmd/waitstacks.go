@@ -16,6 +16,7 @@ import (
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // checkStacks validates --stacks, and the flags together with it.
@@ -120,7 +121,7 @@ func (f *waitsFlags) printStacks(
 	if collected.Count == 0 {
 		return fmt.Errorf("no stack %s in %s", what, took.Round(time.Millisecond))
 	}
-	stacks := fmt.Sprintf("%d stacks", collected.Count)
+	stacks := units.Count(collected.Count, "stack")
 	if collected.Count == 1 {
 		stacks = "1 stack"
 	}

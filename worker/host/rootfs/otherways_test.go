@@ -68,6 +68,7 @@ var allowed = map[string]string{
 	"worker/measure/runningplan/cost.go os.ReadFile":       ofKernel,
 	"ptrace/process/rights.go os.Stat":                     describe,
 	"ptrace/process/proof.go os.Stat":                      describe,
+	"worker/cli/console/denied.go filepath.EvalSymlinks":   ofAdmin,
 	"worker/cli/console/denied.go os.Stat":                 describe,
 	"ptrace/process/read.go unix.Open":                     ofKernel,
 	"ptrace/process/task.go os.Open":                       ofKernel,

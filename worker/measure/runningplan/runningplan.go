@@ -36,6 +36,9 @@ type Process struct {
 	// Utility is the progress that a utility command reports; nil: the process runs no such command, or the command reports
 	// nothing.
 	Utility *plan.CommandReport
+	// Function is the innermost function of a procedural language on the stack, with the line, as the caller has found it a moment
+	// after the plans; empty: there is none, or it was not looked for.
+	Function string
 	// Workers are the parallel workers of the process. Each was read at a different time.
 	Workers []*Process
 }
@@ -121,6 +124,8 @@ type JSONProcess struct {
 	OneMoment bool `json:"progress_of_one_moment"`
 	// Statements are the statements in the form of EXPLAIN (FORMAT JSON), the outermost first.
 	Statements []*plan.Level `json:"statements"`
+	// Function is the innermost function of a procedural language on the stack, with the line, a moment after the plans.
+	Function string `json:"function,omitempty"`
 	// Utility is the progress of a command without a plan.
 	Utility *jsonUtility `json:"utility,omitempty"`
 	Error   string       `json:"error,omitempty"`
@@ -138,7 +143,7 @@ type jsonUtility struct {
 
 // MarshalJSON returns the process in the form of JSONProcess.
 func (p *Process) MarshalJSON() ([]byte, error) { //nolint:wrapcheck // an error of the encoder
-	out := JSONProcess{PID: p.PID, Statements: []*plan.Level{}, Workers: p.Workers}
+	out := JSONProcess{PID: p.PID, Statements: []*plan.Level{}, Workers: p.Workers, Function: p.Function}
 	if p.Err != nil {
 		out.Error = p.Err.Error()
 	}
@@ -234,6 +239,10 @@ func (t *text) process(p *Process, indent string) {
 		} else if l.Reason != "" {
 			t.line(indent, "%s", l.Reason)
 		}
+	}
+	if p.Function != "" {
+		t.line("", "")
+		t.line(indent, "A moment later in function %s; its stack: pg_stat_backtrace capture %d", p.Function, p.PID)
 	}
 	for _, w := range p.Workers {
 		t.line("", "")

@@ -30,7 +30,6 @@ type Options struct {
 
 // Text returns a writer of a table with aligned columns. Flush prints the rows.
 func Text(w io.Writer, o Options) *Writer {
-	const gap = 2
 	return &Writer{columns: tabwriter.NewWriter(w, 0, 0, gap, ' ', 0), indent: o.Indent, empty: o.Empty}
 }
 

@@ -1,0 +1,44 @@
+package table
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestFit prints a table for terminals of several widths.
+func TestFit(t *testing.T) {
+	t.Parallel()
+	columns := []Column{{}, {Drop: 1}, {Least: 4, Drop: 2}, {Drop: 3}, {Least: 6}}
+	for _, c := range []struct {
+		width int
+		left  []string
+		want  string
+	}{
+		{80, nil, "id  user          age   query\n1   -             10 s  SELECT 漢字 FROM t WHERE n = 1\n22  abcdefghijkl  1 s   x\n"},
+		{30, nil, "id  user      age   query\n1   -         10 s  SELECT 漢…\n22  abcdefg…  1 s   x\n"},
+		{22, nil, "id  user  age   query\n1   -     10 s  SELEC…\n22  abc…  1 s   x\n"},
+		{20, []string{"age"}, "id  user    query\n1   -       SELECT …\n22  abcde…  x\n"},
+		{16, []string{"age"}, "id  user  query\n1   -     SELEC…\n22  abc…  x\n"},
+		{10, []string{"age", "user"}, "id  query\n1   SELEC…\n22  x\n"},
+		{5, []string{"age", "user"}, "id  …\n1   …\n22  x\n"},
+	} {
+		var out strings.Builder
+		f := Fit(&out, c.width, "-", columns)
+		f.Row("id", "empty", "user", "age", "query")
+		f.Row("1", "", "", "10 s", "SELECT 漢字\nFROM t WHERE n = 1")
+		f.Row("22", "", "abcdefghijkl", "1 s", "x")
+		left, err := f.Flush()
+		if err != nil || out.String() != c.want || !slices.Equal(left, c.left) {
+			t.Errorf("width %d: left %q, %v\n%swant\n%s", c.width, left, err, out.String(), c.want)
+		}
+	}
+	f := Fit(full{}, 80, "", columns[:1])
+	if _, err := f.Flush(); err != nil {
+		t.Error("a table without rows writes something")
+	}
+	f.Row("id")
+	if _, err := f.Flush(); err == nil {
+		t.Error("no error of the output")
+	}
+}
