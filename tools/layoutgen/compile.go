@@ -30,7 +30,7 @@ plpgsql.h`
 //nolint:gochecknoglobals // a table
 var stubs = map[string]string{
 	"gssapi.h": gssapi, "gssapi/gssapi.h": gssapi, "gssapi_ext.h": "", "gssapi/gssapi_ext.h": "",
-	"openssl/ssl.h": openssl, "openssl/err.h": openssl, "sys/sdt.h": sdt(),
+	"openssl/ssl.h": openssl, "openssl/err.h": openssl, "sys/sdt.h": sdt(), "Python.h": python,
 }
 
 const (
@@ -46,6 +46,10 @@ typedef unsigned int OM_uint32;
 typedef struct ssl_st SSL;
 typedef struct x509_st X509;
 typedef struct ssl_ctx_st SSL_CTX;
+`
+	python = `#pragma once
+typedef struct _object PyObject;
+typedef long Py_ssize_t;
 `
 	// declarations are functions that an older C library lacks.
 	declarations = `#include <stddef.h>
@@ -187,6 +191,23 @@ func read(object string, entries []entry) (map[string]int64, error) {
 		values[entries[i].name] = int64(binary.NativeEndian.Uint64(data[symbol.Value:]))
 	}
 	return values, nil
+}
+
+// private returns the prologue that includes the files of a source tree, separated by spaces. It returns false if the tree
+// lacks one of them. A header needs postgres.h before it.
+func private(tree, files string) (prologue string, ok bool) {
+	var text strings.Builder
+	for i, file := range strings.Fields(files) {
+		path := filepath.Join(tree, file)
+		if _, err := os.Stat(path); tree == "" || err != nil {
+			return "", false
+		}
+		if i == 0 && strings.HasSuffix(file, ".h") {
+			text.WriteString("#include \"postgres.h\"\n")
+		}
+		fmt.Fprintf(&text, "#include %q\n", path)
+	}
+	return text.String(), true
 }
 
 // public returns the prologue that includes all headers that the version has.

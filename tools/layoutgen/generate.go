@@ -74,11 +74,10 @@ func (r *result) compileAll(o *options) error {
 	for file, entries := range files {
 		prologue := public()
 		if file != "" {
-			path := filepath.Join(o.source, file)
-			if _, err := os.Stat(path); o.source == "" || err != nil {
+			var ok bool
+			if prologue, ok = private(o.source, file); !ok {
 				continue // absent
 			}
-			prologue = fmt.Sprintf("#include %q\n", path)
 		}
 		values, err := c.evaluate(prologue, entries)
 		if err != nil {

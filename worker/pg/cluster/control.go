@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"pg_stat_backtrace/worker/host/rootfs"
+	"pg_stat_backtrace/worker/pg/layout"
 )
 
 // ErrControl means that global/pg_control of a data directory cannot be read, or has an unknown format.
@@ -27,16 +28,6 @@ type Control struct {
 // ID returns the system identifier in decimal, as pg_control_system() shows it.
 func (c Control) ID() string { return strconv.FormatUint(c.SystemIdentifier, 10) }
 
-// The offsets of fields in the file, and the format versions (PG_CONTROL_VERSION) from controlLeast to controlMost, in
-// which the offsets are the same: those of PostgreSQL 11 to 18.
-const (
-	controlVersionAt    = 8
-	controlCheckpointAt = 32
-	controlTimelineAt   = 48
-	controlLeast        = 1100 // of PostgreSQL 11
-	controlMost         = 1899
-)
-
 // ReadControl reads the control file of a data directory. The error wraps ErrControl.
 func ReadControl(dir string) (Control, error) {
 	const most = 1 << 20
@@ -48,17 +39,18 @@ func ReadControl(dir string) (Control, error) {
 }
 
 func parseControl(data []byte) (Control, error) {
-	const word, half = 8, 4
-	if len(data) < controlTimelineAt+half {
+	const half = 4
+	l := &layout.Control
+	if len(data) < l.Timeline+half {
 		return Control{}, fmt.Errorf("%w: the file has only %d bytes", ErrControl, len(data))
 	}
-	c := Control{SystemIdentifier: binary.NativeEndian.Uint64(data[:word])}
+	c := Control{SystemIdentifier: binary.NativeEndian.Uint64(data[l.SystemIdentifier:])}
 	if c.SystemIdentifier == 0 {
 		return Control{}, fmt.Errorf("%w: the system identifier is 0", ErrControl)
 	}
-	if v := binary.NativeEndian.Uint32(data[controlVersionAt:]); v >= controlLeast && v <= controlMost {
-		c.Checkpoint = binary.NativeEndian.Uint64(data[controlCheckpointAt:])
-		c.Timeline = binary.NativeEndian.Uint32(data[controlTimelineAt:])
+	if v := binary.NativeEndian.Uint32(data[l.Version:]); v >= l.Least && v <= l.Most {
+		c.Checkpoint = binary.NativeEndian.Uint64(data[l.Checkpoint:])
+		c.Timeline = binary.NativeEndian.Uint32(data[l.Timeline:])
 	}
 	return c, nil
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/worker/host/rootfs"
+	"pg_stat_backtrace/worker/pg/layout"
 )
 
 // Identity names the cluster on this host. It stays the same when the server restarts, and no other cluster of the host
@@ -57,9 +58,10 @@ func directoryNumbers(d *rootfs.Dir) [3]uint64 {
 // catalog/pg_control.h. It returns 0 if the file cannot be read.
 func systemIdentifier(dir string) uint64 {
 	const most, size = 1 << 20, 8
+	at := layout.Control.SystemIdentifier
 	data, err := rootfs.ReadFile(filepath.Join(dir, "global", "pg_control"), most)
-	if err != nil || len(data) < size {
+	if err != nil || len(data) < at+size {
 		return 0
 	}
-	return binary.NativeEndian.Uint64(data)
+	return binary.NativeEndian.Uint64(data[at:])
 }

@@ -32,6 +32,13 @@ func TestMajors(t *testing.T) {
 			"AllocBlockData.endptr": l.AllocBlockData.Endptr, "GenerationBlock.endptr": l.GenerationBlock.Endptr,
 			"AllocSetContext.initBlockSize": l.AllocSetContext.InitBlockSize, "SlabBlock.nfree": l.SlabBlock.Nfree,
 			"SlabContext.blocklist": l.SlabContext.Blocklist, "MemoryContextData.ident": l.MemoryContextData.Ident,
+			"SPICallbackArg.mode": l.SPICallbackArg.Mode, "fn_extra": l.FmgrInfo.FnExtra,
+			"XactLockTableWaitInfo.rel": l.XactLockTableWaitInfo.Rel, "size of ItemPointerData": l.ItemPointerData.Size,
+			"rd_rel": l.RelationData.RdRel, "rd_id": l.RelationData.RdId, "relname": l.FormDataPgClass.Relname,
+			"PLpgSQL_variable.lineno": l.PLpgSQLVariable.Lineno, "is_exit": l.PLpgSQLStmtExit.IsExit,
+			"is_stacked": l.PLpgSQLStmtGetdiag.IsStacked, "is_move": l.PLpgSQLStmtFetch.IsMove, "is_call": l.PLpgSQLStmtCall.IsCall,
+			"is_procedure": l.PLyProcedure.IsProcedure, "pg_enc2name.encoding": l.PgEnc2name.Encoding,
+			"apprelids": l.Append.Apprelids, "Bitmapset.nwords": l.Bitmapset.Nwords,
 			"st_state": l.PgBackendStatus.StState, "err_stmt": l.PLpgSQLExecstate.ErrStmt,
 		} {
 			if !o.Known() {

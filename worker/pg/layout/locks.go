@@ -16,6 +16,9 @@ type Locks struct {
 	FastSlots, FastBits, FastFirst                int
 	FastGroups                                    string
 
+	// LOCKTAG (lock.h).
+	TagField1, TagField2, TagField3, TagField4, TagType, TagMethod int
+
 	// LOCK and PROCLOCK (lock.h). LockQueueSize is the number of processes in the queue.
 	LockSize, LockProcLocks, LockWaitProcs, LockQueueSize        int
 	LockRequested, LockNRequested, LockGranted, LockNGranted     int
@@ -90,6 +93,8 @@ func LocksOf(major int) (Locks, bool) {
 		&v.ProcSyncRepState: l.PGPROC.SyncRepState, &v.ProcSyncRepLinks: l.PGPROC.SyncRepLinks,
 		&v.ProcLeader: l.PGPROC.LockGroupLeader, &v.ProcMyLocks: l.PGPROC.MyProcLocks,
 		&v.ProcDatabase: l.PGPROC.DatabaseId, &v.ProcFastBits: l.PGPROC.FpLockBits, &v.ProcFastRelations: l.PGPROC.FpRelId,
+		&v.TagField1: l.LOCKTAG.LocktagField1, &v.TagField2: l.LOCKTAG.LocktagField2, &v.TagField3: l.LOCKTAG.LocktagField3,
+		&v.TagField4: l.LOCKTAG.LocktagField4, &v.TagType: l.LOCKTAG.LocktagType, &v.TagMethod: l.LOCKTAG.LocktagLockmethodid,
 		&v.LockSize: l.LOCK.Size, &v.LockProcLocks: l.LOCK.ProcLocks, &v.LockWaitProcs: l.LOCK.WaitProcs,
 		&v.LockRequested: l.LOCK.Requested, &v.LockNRequested: l.LOCK.NRequested, &v.LockGranted: l.LOCK.Granted,
 		&v.LockNGranted: l.LOCK.NGranted, &v.ProcLockSize: l.PROCLOCK.Size, &v.ProcLockMyLock: l.PROCLOCK.MyLock,

@@ -155,6 +155,58 @@ type Layout struct {
 		Arg      Offset `c:"arg"`
 	} `c:"ErrorContextCallback"`
 
+	// SPICallbackArg is the argument of _SPI_error_callback.
+	SPICallbackArg struct {
+		Size  Offset
+		Query Offset `c:"query"`
+		Mode  Offset `c:"mode"`
+	} `c:"SPICallbackArg" src:"src/backend/executor/spi.c"`
+
+	FmgrInfo struct {
+		Size    Offset
+		FnExtra Offset `c:"fn_extra"`
+	} `c:"FmgrInfo"`
+
+	// SQLFunctionCache begins with the function's name until 17, and with the address of a SQLFunctionHashEntry since 18.
+	SQLFunctionCache struct {
+		Size            Offset
+		Fname           Offset `c:"fname"`
+		Func            Offset `c:"func"`
+		ErrorQueryIndex Offset `c:"error_query_index"`
+	} `c:"SQLFunctionCache" src:"src/backend/executor/functions.c"`
+
+	SQLFunctionHashEntry struct {
+		Size  Offset
+		Fname Offset `c:"fname"`
+	} `c:"SQLFunctionHashEntry" src:"src/backend/executor/functions.c"`
+
+	// InlineErrorCallbackArg is the argument of sql_inline_error_callback.
+	InlineErrorCallbackArg struct {
+		Size    Offset
+		Proname Offset `c:"proname"`
+	} `c:"inline_error_callback_arg" src:"src/backend/optimizer/util/clauses.c"`
+
+	// XactLockTableWaitInfo is the argument of XactLockTableWaitErrorCb.
+	XactLockTableWaitInfo struct {
+		Size Offset
+		Oper Offset `c:"oper"`
+		Rel  Offset `c:"rel"`
+		Ctid Offset `c:"ctid"`
+	} `c:"XactLockTableWaitInfo" src:"src/backend/storage/lmgr/lmgr.c"`
+
+	ItemPointerData struct {
+		Size    Offset
+		BiHi    Offset `c:"ip_blkid.bi_hi"`
+		BiLo    Offset `c:"ip_blkid.bi_lo"`
+		IpPosid Offset `c:"ip_posid"`
+	} `c:"ItemPointerData"`
+
+	// PgEnc2name is an entry of the table of encodings, to which the variable DatabaseEncoding points.
+	PgEnc2name struct {
+		Size     Offset
+		Encoding Offset `c:"encoding"`
+	} `c:"pg_enc2name"`
+
 	PLpgSQLExecstate struct {
 		Size    Offset
 		Func    Offset `c:"func"`
@@ -174,6 +226,47 @@ type Layout struct {
 		CmdType Offset `c:"cmd_type"`
 		Lineno  Offset `c:"lineno"`
 	} `c:"PLpgSQL_stmt_block"`
+
+	PLpgSQLStmtExit struct {
+		Size   Offset
+		IsExit Offset `c:"is_exit"`
+	} `c:"PLpgSQL_stmt_exit"`
+
+	PLpgSQLStmtGetdiag struct {
+		Size      Offset
+		IsStacked Offset `c:"is_stacked"`
+	} `c:"PLpgSQL_stmt_getdiag"`
+
+	PLpgSQLStmtFetch struct {
+		Size   Offset
+		IsMove Offset `c:"is_move"`
+	} `c:"PLpgSQL_stmt_fetch"`
+
+	PLpgSQLStmtCall struct {
+		Size   Offset
+		IsCall Offset `c:"is_call"`
+	} `c:"PLpgSQL_stmt_call"`
+
+	PLpgSQLVariable struct {
+		Size   Offset
+		Lineno Offset `c:"lineno"`
+	} `c:"PLpgSQL_variable"`
+
+	PLpgSQLExpr struct {
+		Size  Offset
+		Query Offset `c:"query"`
+	} `c:"PLpgSQL_expr"`
+
+	PLyExecutionContext struct {
+		Size     Offset
+		CurrProc Offset `c:"curr_proc"`
+	} `c:"PLyExecutionContext" src:"src/pl/plpython/plpython.h src/pl/plpython/plpy_main.h"`
+
+	PLyProcedure struct {
+		Size        Offset
+		Proname     Offset `c:"proname"`
+		IsProcedure Offset `c:"is_procedure"`
+	} `c:"PLyProcedure" src:"src/pl/plpython/plpython.h src/pl/plpython/plpy_main.h"`
 
 	PortalData struct {
 		Size          Offset
@@ -535,6 +628,12 @@ type Layout struct {
 		Elements Offset `c:"elements"`
 	} `c:"List"`
 
+	Bitmapset struct {
+		Size   Offset
+		Nwords Offset `c:"nwords"`
+		Words  Offset `c:"words"`
+	} `c:"Bitmapset"`
+
 	EState struct {
 		Size              Offset
 		EsRangeTable      Offset `c:"es_range_table"`
@@ -650,9 +749,8 @@ type Layout struct {
 	BitmapHeapScanState struct {
 		Size        Offset
 		Tbm         Offset `c:"tbm"`
-		ExactPages  Offset `c:"exact_pages"`
-		LossyPages  Offset `c:"lossy_pages"`
-		Stats       Offset `c:"stats"`
+		ExactPages  Offset `c:"exact_pages|stats.exact_pages"`
+		LossyPages  Offset `c:"lossy_pages|stats.lossy_pages"`
 		Initialized Offset `c:"initialized"`
 		Pstate      Offset `c:"pstate"`
 	} `c:"BitmapHeapScanState"`

@@ -27,14 +27,13 @@ func (r *reader) spi(arg uint64) (backtrace.Level, bool) {
 		firstAssign      = 3
 		lastAssign       = 5
 		lastParseMode    = 5
-		modeOffset       = 8
 		assignmentPrefix = "PL/pgSQL assignment"
 	)
 	if _, onStack := r.frameOf(arg); !onStack {
 		return backtrace.Level{}, false
 	}
-	query, ok1 := r.word(arg)
-	mode, ok2 := r.number(arg + modeOffset)
+	query, ok1 := r.word(arg + uint64(r.layout.spiText))
+	mode, ok2 := r.number(arg + uint64(r.layout.spiMode))
 	if !ok1 || !ok2 || query == 0 || mode < 0 || mode > lastParseMode {
 		return backtrace.Level{}, false
 	}
@@ -63,19 +62,16 @@ func statementLevel(prefix, text string, cut bool) backtrace.Level {
 // sqlFunction names an SQL function and the number of its statement, as sql_exec_error_callback (functions.c) does.
 // Before 18 the number comes from a list that changes while the function runs, so it is left out.
 func (r *reader) sqlFunction(arg uint64) (backtrace.Level, bool) {
-	const (
-		fnExtra        = 24  // FmgrInfo
-		functionName   = 40  // SQLFunctionHashEntry.fname, 18
-		statementIndex = 100 // SQLFunctionCache.error_query_index, 18
-		maxStatements  = 1 << 20
-	)
-	if r.layout.sqlCacheIsArgument {
-		entry, ok := r.word(arg)
-		n, ok2 := r.number(arg + statementIndex)
+	const maxStatements = 1 << 20
+	l := r.layout
+	if l.sqlCacheIsArgument {
+		at := arg + uint64(l.sqlEntry)
+		entry, ok := r.word(at)
+		n, ok2 := r.number(arg + uint64(l.sqlStatement))
 		if !ok || !ok2 || n < 0 || n > maxStatements {
 			return backtrace.Level{}, false
 		}
-		name, ok := r.name(entry+functionName, arg)
+		name, ok := r.name(entry+uint64(l.sqlName), at)
 		if !ok {
 			return backtrace.Level{}, false
 		}
@@ -85,18 +81,19 @@ func (r *reader) sqlFunction(arg uint64) (backtrace.Level, bool) {
 		}
 		return level, true
 	}
-	cache, ok := r.word(arg + fnExtra)
+	at := arg + uint64(l.fnExtra)
+	cache, ok := r.word(at)
 	if !ok || cache == 0 {
 		return backtrace.Level{}, false
 	}
-	name, ok := r.name(cache, arg+fnExtra)
+	name, ok := r.name(cache+uint64(l.sqlName), at)
 	return backtrace.Level{Kind: backtrace.SQL, Function: name, Text: `SQL function "` + name + `"`}, ok
 }
 
 // sqlInline names an SQL function that the planner inlines, as sql_inline_error_callback (clauses.c) does. The
-// argument, on the stack, begins with the name.
+// argument is on the stack.
 func (r *reader) sqlInline(arg uint64) (backtrace.Level, bool) {
-	p, ok := r.word(arg)
+	p, ok := r.word(arg + uint64(r.layout.inlinedName))
 	if _, onStack := r.frameOf(arg); !ok || !onStack {
 		return backtrace.Level{}, false
 	}

@@ -15,24 +15,21 @@ func (*reader) perlBlock(arg uint64) (backtrace.Level, bool) {
 }
 
 // python names a function in Python as plpython_error_callback (plpy_main.c) does. The argument is a
-// PLyExecutionContext (plpy_main.h), whose first word points to a PLyProcedure (plpy_procedure.h). The pointer is
+// PLyExecutionContext (plpy_main.h), which points to a PLyProcedure (plpy_procedure.h). The pointer is
 // null while the function is being looked up.
 func (r *reader) python(arg uint64) (backtrace.Level, bool) {
-	const (
-		procedureName = 8
-		isProcedure   = 36
-	)
-	procedure, ok := r.word(arg)
+	current := arg + uint64(r.layout.pythonProcedure)
+	procedure, ok := r.word(current)
 	if !ok || procedure == 0 {
 		return backtrace.Level{}, false
 	}
-	at, ok := r.liveWord(procedure + procedureName)
+	at, ok := r.liveWord(procedure + uint64(r.layout.procedureName))
 	if !ok {
 		return backtrace.Level{}, false
 	}
 	var flag [1]byte
 	name, cut := r.text(r.live, at, maxName)
-	if name == "" || cut || r.live(procedure+isProcedure, flag[:]) < 1 || flag[0] > 1 || !r.same(arg) {
+	if name == "" || cut || r.live(procedure+uint64(r.layout.isProcedure), flag[:]) < 1 || flag[0] > 1 || !r.same(current) {
 		return backtrace.Level{}, false
 	}
 	kind := "function"

@@ -7,16 +7,16 @@ func TestLocks(t *testing.T) {
 	each(t, func(t *testing.T, f *fake) {
 		class := f.alloc(make([]byte, 128))
 		f.put32(class, 16384)
-		f.put(class+className, []byte("orders\x00"))
+		f.put(class+uint64(f.layout.lock.className), []byte("orders\x00"))
 		relation := f.alloc(make([]byte, 128))
-		f.put64(relation+relationClass, class)
-		f.put32(relation+relationID, 16384)
+		f.put64(relation+uint64(f.layout.lock.classRow), class)
+		f.put32(relation+uint64(f.layout.lock.relationID), 16384)
 		tuple := f.alloc([]byte{1, 0, 2, 0, 3, 0})
 		for oper := range uint32(10) {
 			arg := f.node(lockAt, 0)
 			f.put32(arg, oper)
-			f.put64(arg+lockRelation, relation)
-			f.put64(arg+lockTuple, tuple)
+			f.put64(arg+uint64(f.layout.lock.relation), relation)
+			f.put64(arg+uint64(f.layout.lock.tuple), tuple)
 		}
 		want := []string{
 			`while updating tuple (65538,3) in relation "orders"`,

@@ -89,6 +89,8 @@ const (
 	maxLevels = 256
 	// reach is how many bytes are copied from the target of a pointer in a level's argument.
 	reach = 512
+	// pointerSize and numberSize are the sizes of a pointer and of an int or Oid.
+	pointerSize, numberSize = 8, 4
 )
 
 // Process is a server process of a known version.
@@ -157,7 +159,7 @@ func (p *Process) ExtraReads() ExtraReads {
 		},
 		Head: p.bias + p.server.list,
 		OnStack: append([]Deref{
-			{Offset: 0, Length: reach}, {Offset: lockRelation, Length: relationReach}, {Offset: lockTuple, Length: tupleReach},
+			{Offset: 0, Length: reach}, l.lock.relationRead(), l.lock.tupleRead(),
 		}, estate[1:]...), // the first is part of OnStack[0], which is longer for other callbacks
 		Elsewhere: reach,
 	}
@@ -171,7 +173,7 @@ func (p *Process) ExtraReads() ExtraReads {
 		t.Known = append(t.Known, Known{at, estate})
 	}
 	if at := p.spiAt.Load(); at != 0 {
-		t.Known = append(t.Known, Known{at, []Deref{{Offset: 0, Length: maxStatement}}})
+		t.Known = append(t.Known, Known{at, []Deref{{Offset: l.spiText, Length: maxStatement}}})
 	}
 	return t
 }
@@ -208,7 +210,7 @@ func (r *reader) live(addr uint64, p []byte) int {
 
 // word reads a pointer in the copy.
 func (r *reader) word(addr uint64) (uint64, bool) {
-	var b [8]byte
+	var b [pointerSize]byte
 	if addr == 0 || r.in.Frozen(addr, b[:]) < len(b) {
 		return 0, false
 	}
@@ -217,7 +219,7 @@ func (r *reader) word(addr uint64) (uint64, bool) {
 
 // number reads a 32-bit integer in the copy.
 func (r *reader) number(addr uint64) (int32, bool) {
-	var b [4]byte
+	var b [numberSize]byte
 	if addr == 0 || r.in.Frozen(addr, b[:]) < len(b) {
 		return 0, false
 	}
@@ -235,7 +237,7 @@ func (r *reader) flag(addr uint64) (value, ok bool) {
 
 // liveWord reads a pointer in the current memory.
 func (r *reader) liveWord(addr uint64) (uint64, bool) {
-	var b [8]byte
+	var b [pointerSize]byte
 	if addr == 0 || r.live(addr, b[:]) < len(b) {
 		return 0, false
 	}
@@ -276,8 +278,8 @@ func (r *reader) levels() []Placed {
 		if !found {
 			break
 		}
-		callback, ok1 := r.word(node + 8)
-		arg, ok2 := r.word(node + 16)
+		callback, ok1 := r.word(node + uint64(r.layout.callback))
+		arg, ok2 := r.word(node + uint64(r.layout.argument))
 		if ok1 && ok2 {
 			level, ok := r.level(frame, callback, arg)
 			if ok {
@@ -288,7 +290,7 @@ func (r *reader) levels() []Placed {
 			}
 			r.note(callback, level.Kind)
 		}
-		next, ok3 := r.word(node)
+		next, ok3 := r.word(node + uint64(r.layout.previous))
 		if !ok3 || next <= node {
 			break
 		}

@@ -59,7 +59,7 @@ func TestStatementsWithTwoNames(t *testing.T) {
 				want = append(want, "PL/pgSQL function f() line 5 at "+s.name)
 				continue
 			}
-			f.put(stmt+uint64(s.flag), []byte{1})
+			f.put(stmt+uint64(s.flag(f.layout)), []byte{1})
 			f.plpgsql("f()", 1, kind, 5)
 			want = append(want, "PL/pgSQL function f() line 5 at "+s.name, "PL/pgSQL function f() line 5 at "+s.other)
 		}

@@ -7,17 +7,11 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// Offsets in bytes of fields of XactLockTableWaitInfo (lmgr.c), RelationData (rel.h) and pg_class. The constants that end in Reach
-// are the numbers of bytes that are read of a structure.
-const (
-	lockRelation  = 8
-	lockTuple     = 16
-	relationClass = 56 // rd_rel
-	relationID    = 72 // rd_id
-	relationReach = 80
-	className     = 4 // relname
-	tupleReach    = 8
-)
+// relationRead and tupleRead are the pointers in an XactLockTableWaitInfo that tupleLock reads.
+func (l *lockLayout) relationRead() Deref {
+	return Deref{Offset: l.relation, Length: max(l.classRow+pointerSize, l.relationID+numberSize)}
+}
+func (l *lockLayout) tupleRead() Deref { return Deref{Offset: l.tuple, Length: l.tupleSize} }
 
 // tupleLock describes a transaction that waits for another one, as XactLockTableWaitErrorCb (lmgr.c) does. The
 // argument, on the stack, has an XLTW_Oper (lmgr.h), a relation and the position of a tuple.
@@ -25,18 +19,19 @@ func (r *reader) tupleLock(arg uint64) (backtrace.Level, bool) {
 	if _, onStack := r.frameOf(arg); !onStack {
 		return backtrace.Level{}, false
 	}
-	oper, ok1 := r.number(arg)
-	relation, ok2 := r.word(arg + lockRelation)
-	tuple, ok3 := r.word(arg + lockTuple)
+	l := &r.layout.lock
+	oper, ok1 := r.number(arg + uint64(l.oper))
+	relation, ok2 := r.word(arg + uint64(l.relation))
+	tuple, ok3 := r.word(arg + uint64(l.tuple))
 	if !ok1 || !ok2 || !ok3 || oper < 1 || int(oper) > len(lockTexts) {
 		return backtrace.Level{}, false
 	}
-	var position [6]byte
-	if tuple == 0 || r.in.Frozen(tuple, position[:]) < len(position) {
+	position := make([]byte, l.tupleSize)
+	if tuple == 0 || r.in.Frozen(tuple, position) < len(position) {
 		return backtrace.Level{}, false
 	}
 	part := func(at int) uint32 { return uint32(binary.NativeEndian.Uint16(position[at:])) }
-	block, offset := part(0)<<16|part(2), part(4)
+	block, offset := part(l.blockHigh)<<16|part(l.blockLow), part(l.position)
 	name, ok := r.relation(relation)
 	if !ok || offset == 0 || offset > lastLinePointer {
 		return backtrace.Level{}, false
@@ -60,15 +55,17 @@ var lockTexts = [...]string{
 
 // relation reads the name of a relation in use. The process's copy of the pg_class row must have the relation's oid.
 func (r *reader) relation(relation uint64) (string, bool) {
-	class, ok1 := r.word(relation + relationClass)
-	id, ok2 := r.number(relation + relationID)
+	l := &r.layout.lock
+	at := relation + uint64(l.classRow)
+	class, ok1 := r.word(at)
+	id, ok2 := r.number(relation + uint64(l.relationID))
 	if !ok1 || !ok2 || id == 0 {
 		return "", false
 	}
-	var row [className]byte
-	if r.live(class, row[:]) < len(row) || int32(binary.NativeEndian.Uint32(row[:])) != id {
+	var oid [numberSize]byte
+	if r.live(class+uint64(l.classID), oid[:]) < len(oid) || int32(binary.NativeEndian.Uint32(oid[:])) != id {
 		return "", false
 	}
-	name, cut := r.text(r.live, class+className, maxName)
-	return name, name != "" && !cut && r.same(relation+relationClass)
+	name, cut := r.text(r.live, class+uint64(l.className), maxName)
+	return name, name != "" && !cut && r.same(at)
 }

@@ -26,9 +26,12 @@ const (
 
 // estate lists the pointers in a PLpgSQL_execstate that plpgsql reads: the function, the statement and the variable.
 func (l *layout) estate() []Deref {
-	derefs := []Deref{{Offset: 0, Length: max(l.signature+8, l.oid+4)}, {Offset: l.errStmt, Length: 56}}
+	derefs := []Deref{
+		{Offset: l.function, Length: max(l.signature+pointerSize, l.oid+numberSize)},
+		{Offset: l.errStmt, Length: max(l.cmdType+numberSize, l.lineno+numberSize, l.isExit+1, l.isStacked+1, l.isMove+1, l.isCall+1)},
+	}
 	if l.errVar != 0 {
-		derefs = append(derefs, Deref{Offset: l.errVar, Length: 24})
+		derefs = append(derefs, Deref{Offset: l.errVar, Length: l.variableLine + numberSize})
 	}
 	return derefs
 }
@@ -69,15 +72,16 @@ func (r *reader) plpgsql(estate uint64) (backtrace.Level, bool) {
 }
 
 // simpleStatement describes a statement that PL/pgSQL evaluates without SPI, as plpgsql_execsql_error_callback
-// (pl_exec.c) does from 19 on. The argument is a PLpgSQL_expr, which begins with the text. The function is in use, so
+// (pl_exec.c) does from 19 on. The argument is a PLpgSQL_expr, which points to the text. The function is in use, so
 // the text stays valid.
 func (r *reader) simpleStatement(expr uint64) (backtrace.Level, bool) {
-	query, ok := r.word(expr)
+	at := expr + uint64(r.layout.expressionText)
+	query, ok := r.word(at)
 	if !ok {
 		return backtrace.Level{}, false
 	}
 	text, cut := r.text(r.live, query, maxStatement)
-	return statementLevel("SQL statement", text, cut), text != "" && r.same(expr)
+	return statementLevel("SQL statement", text, cut), text != "" && r.same(at)
 }
 
 // reports returns true if a function without a symbol is plpgsql_exec_error_callback. Only that function reads both
@@ -102,7 +106,7 @@ func (r *reader) reports(callback uint64, size int) bool {
 // signature reads func->fn_signature. The function is in use, so the name stays valid. After it has read the name, signature
 // checks that the pointer to the name has not changed.
 func (r *reader) signature(estate uint64) (string, bool) {
-	function, ok := r.word(estate)
+	function, ok := r.word(estate + uint64(r.layout.function))
 	if !ok {
 		return "", false
 	}
@@ -147,13 +151,12 @@ func (r *reader) line(estate, stmt uint64) (line int, has, ok bool) {
 		if !ok {
 			return 0, false, false
 		}
-		const lineno = 16 // PLpgSQL_variable.lineno
 		if variable != 0 {
-			at = variable + lineno
+			at = variable + uint64(r.layout.variableLine)
 		}
 	}
 	if at == 0 && stmt != 0 {
-		at = stmt + 4 // PLpgSQL_stmt.lineno
+		at = stmt + uint64(r.layout.lineno)
 	}
 	if at == 0 {
 		return 0, false, true
@@ -168,7 +171,7 @@ func (r *reader) line(estate, stmt uint64) (line int, has, ok bool) {
 // statement names a statement as plpgsql_stmt_typename (pl_funcs.c) does. The order is that in PLpgSQL_stmt_type
 // (plpgsql.h), which is the same from 14 to 19.
 func (r *reader) statement(stmt uint64) (string, bool) {
-	kind, ok := r.number(stmt)
+	kind, ok := r.number(stmt + uint64(r.layout.cmdType))
 	if !ok || kind < 0 || int(kind) >= len(statements) {
 		return "", false
 	}
@@ -176,20 +179,20 @@ func (r *reader) statement(stmt uint64) (string, bool) {
 	if s.other == "" {
 		return s.name, true
 	}
-	flag, ok := r.flag(stmt + uint64(s.flag))
+	flag, ok := r.flag(stmt + uint64(s.flag(r.layout)))
 	if flag {
 		return s.name, ok
 	}
 	return s.other, ok
 }
 
-// statements are the names, by PLpgSQL_stmt_type. If a type has two names, flag is the offset of a bool in the
+// statements are the names, by PLpgSQL_stmt_type. If a type has two names, flag returns the offset of a bool in the
 // statement's structure: true selects name, false selects other.
 //
 //nolint:gochecknoglobals // a table
 var statements = [...]struct {
 	name, other string
-	flag        int
+	flag        func(*layout) int
 }{
 	{name: "statement block"},
 	{name: "assignment"},
@@ -201,7 +204,7 @@ var statements = [...]struct {
 	{name: "FOR over SELECT rows"},
 	{name: "FOR over cursor"},
 	{name: "FOREACH over array"},
-	{name: "EXIT", other: "CONTINUE", flag: 12},
+	{name: "EXIT", other: "CONTINUE", flag: func(l *layout) int { return l.isExit }},
 	{name: "RETURN"},
 	{name: "RETURN NEXT"},
 	{name: "RETURN QUERY"},
@@ -210,12 +213,12 @@ var statements = [...]struct {
 	{name: "SQL statement"},
 	{name: "EXECUTE"},
 	{name: "FOR over EXECUTE statement"},
-	{name: "GET STACKED DIAGNOSTICS", other: "GET DIAGNOSTICS", flag: 12},
+	{name: "GET STACKED DIAGNOSTICS", other: "GET DIAGNOSTICS", flag: func(l *layout) int { return l.isStacked }},
 	{name: "OPEN"},
-	{name: "MOVE", other: "FETCH", flag: 48},
+	{name: "MOVE", other: "FETCH", flag: func(l *layout) int { return l.isMove }},
 	{name: "CLOSE"},
 	{name: "PERFORM"},
-	{name: "CALL", other: "DO", flag: 24},
+	{name: "CALL", other: "DO", flag: func(l *layout) int { return l.isCall }},
 	{name: "COMMIT"},
 	{name: "ROLLBACK"},
 }

@@ -49,7 +49,7 @@ func (r *reader) sampled() (out []Placed, missing string) {
 		}
 		callback, ok1 := r.word(node + uint64(r.layout.callback))
 		arg, ok2 := r.word(node + uint64(r.layout.argument))
-		next, ok3 := r.word(node)
+		next, ok3 := r.word(node + uint64(r.layout.previous))
 		if !ok1 || !ok2 || !ok3 || next != 0 && next <= node {
 			return nil, entering
 		}

@@ -94,9 +94,6 @@ func escape(raw []byte) string {
 	return b.String()
 }
 
-// encodingEntry is the part of an entry of pg_enc2name_tbl (encnames.c) that is read: a name and the number.
-const encodingEntry = 12
-
 // databaseEncoding reads the number of the database's encoding, to which the variable DatabaseEncoding (mbutils.c)
 // points. A process sets the variable once, before it has any text.
 func (r *reader) databaseEncoding() int {
@@ -112,11 +109,11 @@ func (r *reader) databaseEncoding() int {
 		r.server.encoding.Store(variable)
 	}
 	pointer, ok := r.liveWord(r.bias + variable)
-	var entry [encodingEntry]byte
-	if !ok || r.live(pointer, entry[:]) < len(entry) {
+	var number [numberSize]byte
+	if !ok || pointer == 0 || r.live(pointer+uint64(r.layout.encoding), number[:]) < len(number) {
 		return r.encoding
 	}
-	if n := int32(binary.NativeEndian.Uint32(entry[8:])); n > 0 && n <= lastEncoding {
+	if n := int32(binary.NativeEndian.Uint32(number[:])); n > 0 && n <= lastEncoding {
 		r.encoding = int(n)
 	}
 	return r.encoding
@@ -142,7 +139,7 @@ func (r *reader) encodingVariable() uint64 {
 	}
 	var code [form]byte
 	if r.live(r.bias+at, code[:]) < len(code) || string(code[:3]) != "\x48\x8b\x05" ||
-		string(code[load:]) != "\x8b\x40\x08\xc3" {
+		string(code[load:]) != "\x8b\x40"+string([]byte{byte(r.layout.encoding)})+"\xc3" { // one byte holds the offset
 		return 0
 	}
 	return at + load + uint64(int64(int32(binary.LittleEndian.Uint32(code[3:]))))

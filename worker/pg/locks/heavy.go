@@ -223,7 +223,7 @@ func (w *walk) copy() (*lockCopy, error) {
 	if err != nil {
 		return nil, err
 	}
-	tag, kind, ok := readTag(lock)
+	tag, kind, ok := readTag(lock, &w.layout)
 	if !ok || !w.sums(lock) {
 		return nil, errRefused
 	}

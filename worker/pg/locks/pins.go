@@ -100,7 +100,7 @@ func (r *Reader) ownLocks(p *proc, each func(tag Tag, kind int, hold uint32, loc
 				if lock == nil {
 					return false
 				}
-				tag, kind, ok := readTag(lock)
+				tag, kind, ok := readTag(lock, &r.layout)
 				if !ok {
 					return false
 				}

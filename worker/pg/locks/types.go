@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pg_stat_backtrace/worker/pg/layout"
 )
 
 // Moment is the lock waits of a server at one time. Process ids are in the server's PID namespace.
@@ -201,15 +203,15 @@ var tagNames = [...]string{
 
 // readTag reads a LOCKTAG: three words, a half-word, type and method. It returns false for a type or method that does
 // not exist.
-func readTag(b []byte) (tag Tag, kind int, ok bool) {
+func readTag(b []byte, l *layout.Locks) (tag Tag, kind int, ok bool) {
 	const defaultMethod, userMethod = 1, 2
-	f := [4]uint32{u32(b, 0), u32(b, 4), u32(b, 8), uint32(u16(b, 12))}
-	kind = int(b[14])
+	f := [4]uint32{u32(b, l.TagField1), u32(b, l.TagField2), u32(b, l.TagField3), uint32(u16(b, l.TagField4))}
+	kind = int(b[l.TagType])
 	want := byte(defaultMethod)
 	if kind == tagUser || kind == tagAdvisory {
 		want = userMethod
 	}
-	if kind >= len(tagNames) || b[15] != want {
+	if kind >= len(tagNames) || b[l.TagMethod] != want {
 		return Tag{}, kind, false
 	}
 	tag = Tag{Type: tagNames[kind], Fields: f}

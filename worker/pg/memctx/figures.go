@@ -118,15 +118,15 @@ func (w *walk) freeList(head, size uint64, limit int64) (n int64, ok bool) {
 // list follows a dlist (ilist.h), whose head is at an address, and calls f with each node until that returns false. The
 // links of an empty list may be zeros.
 func (w *walk) list(head uint64, f func(node uint64) bool) bool {
-	prev := head
-	node, ok := w.pages.word(head + pointer)
+	prev, next := head, w.layout.DlistNode.Next.Uint64()
+	node, ok := w.pages.word(head + next)
 	for n := 0; ok && node != 0 && node != head; n++ {
-		back, readable := w.pages.word(node)
+		back, readable := w.pages.word(node + w.layout.DlistNode.Prev.Uint64())
 		if !readable || back != prev || n >= maxBlocks || !w.tick() || !f(node) {
 			return false
 		}
 		prev = node
-		node, ok = w.pages.word(node + pointer)
+		node, ok = w.pages.word(node + next)
 	}
 	return ok && (node == head || prev == head)
 }
@@ -216,6 +216,7 @@ func (w *walk) slabBlocks(set uint64, h *header, c *Context) bool {
 	if !ok1 || !ok2 || !ok3 || size == 0 || size > 1<<30 || chunk < smallest || perBlock > size/chunk {
 		return false
 	}
+	nodeSize := w.layout.DlistNode.Size.Uint64() // also the size of a dlist_head
 	if lists == 0 {
 		lists = perBlock + 1
 		var ok bool

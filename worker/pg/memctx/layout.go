@@ -32,11 +32,8 @@ type slabOffsets struct {
 // chunks of twice the size of the previous list.
 const smallest = 8
 
-// pointer is the size of a pointer, and nodeSize the size of a dlist_node and of a dlist_head.
-const (
-	pointer  = 8
-	nodeSize = 2 * pointer
-)
+// pointer is the size of a pointer.
+const pointer = 8
 
 // offsetsOf returns the offsets of a major version; false if they are not known.
 func offsetsOf(major int) (*offsets, bool) {
@@ -69,7 +66,7 @@ func slabsOf(l *layout.Layout) slabOffsets {
 	if s.HeaderSize.Known() {
 		o.headerSize = s.HeaderSize.Uint64() // the array of lists has no constant length
 	} else {
-		o.header, o.count = s.Size.Uint64(), (s.Size.Uint64()-o.lists)/nodeSize
+		o.header, o.count = s.Size.Uint64(), (s.Size.Uint64()-o.lists)/l.DlistNode.Size.Uint64()
 	}
 	return o
 }

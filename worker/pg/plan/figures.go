@@ -334,15 +334,10 @@ func (f *figures) tidRange(start, block uint32) []Figure {
 // bitmapHeap reads how many blocks a bitmap scan has read, in all its loops.
 func (f *figures) bitmapHeap(_ *Level, _, n *Node) []Figure {
 	s := &f.BitmapHeapScanState
-	var exact, lossy int64
-	switch {
-	case s.ExactPages.Known():
-		exact, lossy = f.long(n.addr, s.ExactPages), f.long(n.addr, s.LossyPages)
-	case s.Stats.Known():
-		exact, lossy = f.long(n.addr, s.Stats), f.long(n.addr+wordSize, s.Stats)
-	default:
+	if !s.ExactPages.Known() || !s.LossyPages.Known() {
 		return nil
 	}
+	exact, lossy := f.long(n.addr, s.ExactPages), f.long(n.addr, s.LossyPages)
 	f.must(exact >= 0 && lossy >= 0)
 	return []Figure{{Name: "Exact Heap Blocks", Value: exact}, {Name: "Lossy Heap Blocks", Value: lossy}}
 }

@@ -92,12 +92,3 @@ func (s *structures) needed() []layout.Offset {
 		s.Tags.PlannedStmt, s.Tags.EState, s.Tags.List, s.Tags.SubPlan, s.Tags.SubPlanState, s.Tags.RangeTblEntry, s.Tags.Alias,
 	}
 }
-
-// apprelids returns the offset of the field apprelids of Append or MergeAppend. The parameter known is the offset in
-// the layout. If the layout lacks it, the field is the pointer before the list of plans.
-func apprelids(known, plans layout.Offset) layout.Offset {
-	if known.Known() {
-		return known
-	}
-	return layout.At(int32(plans.Int()) - wordSize) // offsets fit into 32 bits
-}

@@ -287,19 +287,16 @@ func (r *reader) list(a uint64) ([]uint64, bool) {
 	return out, true
 }
 
-// bitmapset returns the members of a Bitmapset. Since version 16 it is a node, whose tag precedes the number of words.
+// bitmapset returns the members of a Bitmapset.
 func (r *reader) bitmapset(a uint64) []int {
 	if !r.data(a) {
 		return nil
 	}
-	const node, bits = 16, 64
-	words := r.half(a)
-	if r.major >= node {
-		words = r.half(a + 4)
-	}
+	const bits = 64
+	words := r.unsigned(a, r.Bitmapset.Nwords)
 	var out []int
 	for w := range min(words, maxNodes/bits) {
-		v := r.word(a + wordSize + uint64(w)*wordSize)
+		v := r.pointer(a+uint64(w)*wordSize, r.Bitmapset.Words)
 		for i := range bits {
 			if v&(1<<i) != 0 {
 				out = append(out, int(w)*bits+i)

@@ -86,9 +86,9 @@ func (r *reader) names(l *Level) error {
 		case n.Kind == "ModifyTable":
 			used[r.number(n.plan, r.ModifyTable.NominalRelation)] = true
 		case n.Kind == "Append":
-			r.use(used, n, apprelids(r.Append.Apprelids, r.Append.Appendplans))
+			r.use(used, n, r.Append.Apprelids)
 		case n.Kind == "MergeAppend":
-			r.use(used, n, apprelids(r.MergeAppend.Apprelids, r.MergeAppend.Mergeplans))
+			r.use(used, n, r.MergeAppend.Apprelids)
 		}
 	}
 	unique(l.tables, used)
