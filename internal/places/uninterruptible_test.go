@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/disktest"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/internal/slowfile"
 	"pg_stat_backtrace/ptrace/process"
 )
 
@@ -17,7 +17,7 @@ import (
 func TestUninterruptibleBackend(t *testing.T) {
 	needRoot(t)
 	tree := copyTree(t, npm(t))
-	file := slowfile.Mount(t, openDir(t, "slow"))
+	file := disktest.MountSlow(t, openDir(t, "slow"))
 	s := pgtest.Start(t, tree+"/bin", pgtest.Options{})
 	s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 	(&elsewhere{Server: s}).serve(t, "-D", s.DataDir, s.DSN(s.User, "postgres"))
@@ -65,7 +65,7 @@ func TestUninterruptibleBackend(t *testing.T) {
 	}
 	t.Logf("%s", byRoot)
 	file.Release()
-	if got := <-contents; got != slowfile.Text {
+	if got := <-contents; got != disktest.SlowText {
 		t.Errorf("the backend read %q", got)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/internal/disktest"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/internal/slowfile"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
@@ -533,7 +533,7 @@ func (p *proof) singles() []func(round int) *stalled {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		p.t.Fatal(err)
 	}
-	file := slowfile.Mount(p.t, dir)
+	file := disktest.MountSlow(p.t, dir)
 	checkpointer := processOf(p.t, p.primary, "checkpointer")
 	return []func(int) *stalled{
 		func(int) *stalled { return p.lwlock(a, b) },
@@ -608,7 +608,7 @@ func (p *proof) commit(conn *pgx.Conn) *stalled {
 }
 
 // disk makes a session read a file that does not arrive.
-func (p *proof) disk(conn *pgx.Conn, file *slowfile.File) *stalled {
+func (p *proof) disk(conn *pgx.Conn, file *disktest.SlowFile) *stalled {
 	pid := int(conn.PgConn().PID())
 	s := p.expect(&stalled{kind: "state D", rule: rules.DiskSleep, pids: []int32{int32(pid)}})
 	file.Hold()

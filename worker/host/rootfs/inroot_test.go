@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/internal/jail"
+	"pg_stat_backtrace/internal/disktest"
 )
 
 const up = "../../../../../../../../../../../.."
@@ -23,7 +23,7 @@ func TestInRoot(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("outside"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	pid := jail.Start(t, jail.Tree{
+	pid := disktest.Jail(t, disktest.Tree{
 		"/inside": "inside", "/etc/passwd": "its own",
 		"/absolute": "-> /inside", "/relative": "-> etc/../inside", "/outside": "-> " + secret,
 		"/passwd": "-> " + up + "/etc/passwd", "/folder": "-> " + up + "/etc", "/loop": "-> loop",
@@ -70,7 +70,7 @@ func TestInRoot(t *testing.T) {
 // TestDir checks that a directory is the other process's, even after links have changed.
 func TestDir(t *testing.T) {
 	outside := t.TempDir()
-	pid := jail.Start(t, jail.Tree{
+	pid := disktest.Jail(t, disktest.Tree{
 		"/var/tmp/file": "inside", "/tmp": "-> /var/tmp", "/out": "-> " + outside, "/var/tmp/up": "-> ..",
 		"/var/tmp/out": "-> " + outside, "/var/tmp/within/x": "y", "/var/tmp/same": "-> within",
 	})
@@ -118,7 +118,7 @@ func TestDial(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	pid := jail.Start(t, jail.Tree{
+	pid := disktest.Jail(t, disktest.Tree{
 		"/run/socket": "listen", "/var/run": "-> /run", "/link": "-> /var/run/socket", "/out": "-> " + outside,
 	})
 	var dialer net.Dialer

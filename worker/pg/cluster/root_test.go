@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/internal/jail"
+	"pg_stat_backtrace/internal/disktest"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -27,7 +27,7 @@ func TestHostileDataDir(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	pid := jail.Start(t, jail.Tree{
+	pid := disktest.Jail(t, disktest.Tree{
 		"/linked": "-> " + outside, "/numbered": "-> " + outside + "/18",
 		"/version/PG_VERSION": "-> " + outside + "/PG_VERSION",
 		"/running/PG_VERSION": "18\n", "/running/postmaster.pid": "-> " + outside + "/postmaster.pid",

@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/internal/jail"
+	"pg_stat_backtrace/internal/disktest"
 )
 
 // TestOtherRoot checks a spool for a server in another root directory, including that server's absolute links.
 func TestOtherRoot(t *testing.T) {
-	pid := jail.Start(t, jail.Tree{
+	pid := disktest.Jail(t, disktest.Tree{
 		"/srv/data/pg_stat_tmp": "", "/data": "-> /srv/data", "/spools": "-> /srv/spools", "/srv/spools": "",
 	})
 	root := fmt.Sprintf("/proc/%d/root", pid)
@@ -49,17 +49,17 @@ func TestOtherRoot(t *testing.T) {
 // TestHostileRoot checks that links from another root directory to files of this host are neither read nor written.
 func TestHostileRoot(t *testing.T) {
 	for name, test := range map[string]struct {
-		tree   jail.Tree // %s is a directory of this host
+		tree   disktest.Tree // %s is a directory of this host
 		opened bool
 	}{
-		"data directory": {jail.Tree{"/data": "-> %s", "/spools": ""}, false},
-		"a link to it":   {jail.Tree{"/data": "-> /up", "/up": "-> ../../../../../../..%s", "/spools": ""}, false},
-		"spool base":     {jail.Tree{"/data/pg_stat_tmp": "", "/spools": "-> %s"}, false},
-		"lock":           {jail.Tree{"/data/" + lockName: "-> %s/" + lockName, "/spools": ""}, false},
-		"pid file":       {jail.Tree{"/data/" + pidName: "-> %s/" + pidName, "/spools": ""}, true},
-		"temporary file": {jail.Tree{"/data/" + pidName + ".tmp": "-> %s/x", "/spools": ""}, true},
-		"requests":       {jail.Tree{"/data/pg_stat_tmp": "-> %s", "/spools": ""}, true},
-		"postmaster.pid": {jail.Tree{"/data/postmaster.pid": "-> %s/postmaster.pid", "/spools": ""}, true},
+		"data directory": {disktest.Tree{"/data": "-> %s", "/spools": ""}, false},
+		"a link to it":   {disktest.Tree{"/data": "-> /up", "/up": "-> ../../../../../../..%s", "/spools": ""}, false},
+		"spool base":     {disktest.Tree{"/data/pg_stat_tmp": "", "/spools": "-> %s"}, false},
+		"lock":           {disktest.Tree{"/data/" + lockName: "-> %s/" + lockName, "/spools": ""}, false},
+		"pid file":       {disktest.Tree{"/data/" + pidName: "-> %s/" + pidName, "/spools": ""}, true},
+		"temporary file": {disktest.Tree{"/data/" + pidName + ".tmp": "-> %s/x", "/spools": ""}, true},
+		"requests":       {disktest.Tree{"/data/pg_stat_tmp": "-> %s", "/spools": ""}, true},
+		"postmaster.pid": {disktest.Tree{"/data/postmaster.pid": "-> %s/postmaster.pid", "/spools": ""}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			outside := t.TempDir()
@@ -75,11 +75,11 @@ func TestHostileRoot(t *testing.T) {
 				}
 			}
 			before := listing(t, outside)
-			tree := jail.Tree{}
+			tree := disktest.Tree{}
 			for path, what := range test.tree {
 				tree[path] = strings.ReplaceAll(what, "%s", outside)
 			}
-			root := fmt.Sprintf("/proc/%d/root", jail.Start(t, tree))
+			root := fmt.Sprintf("/proc/%d/root", disktest.Jail(t, tree))
 			if info, err := Find(root + "/data"); err == nil {
 				t.Errorf("a pid file of this host was read: %+v", info)
 			}

@@ -1,7 +1,4 @@
-// Package jail starts processes in a separate mount namespace with a separate root directory, for tests of the access
-// to files of containers. Start runs the test program again with an environment variable. The function init of this package
-// then turns that process into the process of the separate namespace.
-package jail
+package disktest
 
 import (
 	"context"
@@ -28,9 +25,12 @@ type plan struct {
 	Tree Tree   `json:"tree"`
 }
 
-// Start starts a process in a new mount namespace whose root directory has the content tree, and returns its id. The process ends
-// with the test. Start skips the test unless root runs it.
-func Start(t testing.TB, tree Tree) int {
+// Jail starts a process in a new mount namespace whose root directory has the content tree, and returns its id. The process ends
+// with the test. Jail skips the test unless root runs it.
+//
+// It runs the test program again with an environment variable. The function init then turns that process into the
+// process of the separate namespace.
+func Jail(t testing.TB, tree Tree) int {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a mount namespace and change the root directory")

@@ -1,6 +1,4 @@
-// Package slowfile is for tests. It mounts a file whose readers sleep uninterruptibly, like readers of a disk or a network file
-// system that does not answer. It must not know its readers.
-package slowfile
+package disktest
 
 import (
 	"encoding/binary"
@@ -14,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is a file system in user space (FUSE) with one file. Reads of the file block until Release is called.
-type File struct {
+// SlowFile is a file system in user space (FUSE) with one file. Reads of the file block until Release is called.
+type SlowFile struct {
 	Path   string
 	device int
 
@@ -23,12 +21,12 @@ type File struct {
 	answer chan struct{} // open: reads block; closed: reads are answered
 }
 
-// Text is the content of the file.
-const Text = "at last\n"
+// SlowText is the content of a SlowFile.
+const SlowText = "at last\n"
 
 // Hold makes reads block again after a Release. A process that has the file open may still read the kernel's cached
 // copy. Opening the file again discards this copy.
-func (s *File) Hold() {
+func (s *SlowFile) Hold() {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	select {
@@ -39,7 +37,7 @@ func (s *File) Hold() {
 }
 
 // Release answers all reads, until Hold is called.
-func (s *File) Release() {
+func (s *SlowFile) Release() {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	select {
@@ -49,7 +47,7 @@ func (s *File) Release() {
 	}
 }
 
-// Numbers of the operations that File handles, and sizes of messages (include/uapi/linux/fuse.h).
+// Numbers of the operations that SlowFile handles, and sizes of messages (include/uapi/linux/fuse.h).
 const (
 	fuseLookup, fuseForget, fuseGetattr, fuseOpen, fuseRead, fuseInit = 1, 2, 3, 14, 15, 26
 	fuseRelease, fuseFlush, fuseInterrupt, fuseBatchForget            = 18, 25, 36, 42
@@ -59,9 +57,9 @@ const (
 	fuseRootNode, fuseFileNode            = 1, 2
 )
 
-// Mount mounts a File at an empty directory until the test ends. It skips the test if FUSE or the mount is not
+// MountSlow mounts a SlowFile at an empty directory until the test ends. It skips the test if FUSE or the mount is not
 // available.
-func Mount(t *testing.T, dir string) *File {
+func MountSlow(t *testing.T, dir string) *SlowFile {
 	t.Helper()
 	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -72,7 +70,7 @@ func Mount(t *testing.T, dir string) *File {
 		_ = unix.Close(device)
 		t.Skipf("this root may not mount a file system in user space: %v", err)
 	}
-	s := &File{Path: filepath.Join(dir, "file"), device: device, answer: make(chan struct{})}
+	s := &SlowFile{Path: filepath.Join(dir, "file"), device: device, answer: make(chan struct{})}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -88,7 +86,7 @@ func Mount(t *testing.T, dir string) *File {
 }
 
 // serve answers the kernel until the file system is unmounted.
-func (s *File) serve() {
+func (s *SlowFile) serve() {
 	for {
 		request := make([]byte, 1<<18)
 		n, err := unix.Read(s.device, request)
@@ -102,7 +100,7 @@ func (s *File) serve() {
 	}
 }
 
-func (s *File) handle(request []byte) {
+func (s *SlowFile) handle(request []byte) {
 	operation, unique := binary.NativeEndian.Uint32(request[4:]), binary.NativeEndian.Uint64(request[8:])
 	node := binary.NativeEndian.Uint64(request[16:])
 	switch operation {
@@ -127,7 +125,7 @@ func (s *File) handle(request []byte) {
 		s.lock.Unlock()
 		go func() {
 			<-answer
-			s.reply(unique, 0, []byte(Text))
+			s.reply(unique, 0, []byte(SlowText))
 		}()
 	case fuseRelease, fuseFlush:
 		s.reply(unique, 0, nil)
@@ -143,7 +141,7 @@ func attributes(node uint64) []byte {
 	mode, links := uint32(unix.S_IFDIR|0o755), uint32(2)
 	if node != fuseRootNode {
 		mode, links = unix.S_IFREG|0o644, 1
-		binary.NativeEndian.PutUint64(out[8:], uint64(len(Text)))
+		binary.NativeEndian.PutUint64(out[8:], uint64(len(SlowText)))
 	}
 	binary.NativeEndian.PutUint32(out[60:], mode)
 	binary.NativeEndian.PutUint32(out[64:], links)
@@ -152,7 +150,7 @@ func attributes(node uint64) []byte {
 }
 
 // reply answers one request. After the unmount, it does nothing.
-func (s *File) reply(unique uint64, errno unix.Errno, data []byte) {
+func (s *SlowFile) reply(unique uint64, errno unix.Errno, data []byte) {
 	out := make([]byte, fuseOutHeader, fuseOutHeader+len(data))
 	binary.NativeEndian.PutUint32(out, uint32(fuseOutHeader+len(data)))
 	binary.NativeEndian.PutUint32(out[4:], uint32(-int32(errno)))
