@@ -193,7 +193,7 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 		return console.Usage(errors.New("--format pprof is binary: write it to a file or a pipe"))
 	}
 	host.Frugal()
-	collectLate(f.warmUp + f.repeat)
+	defer collectLate(f.warmUp + f.repeat)()
 	capturer, closeRemote, err := f.remote.Capturer(stderr, f.debugDirs)
 	if err != nil {
 		return err
@@ -312,12 +312,14 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 
 // collectLate raises the heap size of the first garbage collection if there is only one round. A first capture keeps nearly all
 // data that it reads, and this process ends soon after. Garbage collection took a sixth of the command's time. If the environment
-// sets GOGC, collectLate does nothing.
-func collectLate(rounds int) {
+// sets GOGC, collectLate does nothing. restore undoes it, for a process that runs more commands.
+func collectLate(rounds int) (restore func()) {
 	const first, smallest = 32, 4 // heap size of the first collection, in MB: as wanted here, and as it is with GOGC=100
-	if rounds == 1 && os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(100 * first / smallest)
+	if rounds != 1 || os.Getenv("GOGC") != "" {
+		return func() {}
 	}
+	before := debug.SetGCPercent(100 * first / smallest)
+	return func() { debug.SetGCPercent(before) }
 }
 
 // later returns the later of two times. Its caller computes the time of the next round with it, so that after a late round the

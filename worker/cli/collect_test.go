@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestCollectLate: only a program that captures once lets its heap grow, and not if GOGC says how far it may.
+// TestCollectLate: only a command that captures once lets the heap grow, until it ends, and not if GOGC says how far it may.
 func TestCollectLate(t *testing.T) {
 	restore := debug.SetGCPercent(100)
 	t.Cleanup(func() { debug.SetGCPercent(restore) })
@@ -18,9 +18,13 @@ func TestCollectLate(t *testing.T) {
 		if tt.gogc == "" {
 			_ = os.Unsetenv("GOGC")
 		}
-		collectLate(tt.rounds)
-		if got := debug.SetGCPercent(100); got != tt.percent {
+		restore := collectLate(tt.rounds)
+		if got := debug.SetGCPercent(tt.percent); got != tt.percent {
 			t.Errorf("%+v: %d per cent", tt, got)
+		}
+		restore()
+		if got := debug.SetGCPercent(100); got != 100 {
+			t.Errorf("%+v: %d per cent after the command", tt, got)
 		}
 	}
 }
