@@ -1,3 +1,3 @@
-// Package disktest has file systems and root directories for tests: a file whose readers sleep uninterruptibly, and a
-// process with a root directory of its own. It must not know who reads the files.
+// Package disktest has file systems for tests: a file whose readers sleep uninterruptibly, and a process with a separate
+// root directory. It must not know the readers of the files.
 package disktest

@@ -296,7 +296,7 @@ func offsetsIn(t *testing.T, dir string) []finding {
 // search finds the numbers in the files of a package.
 func search(set *token.FileSet, dir string, files []*ast.File) (found []finding) {
 	shared := constants{}
-	for range 3 { // a constant may depend on one that follows
+	for range 3 { // a constant may depend on a later constant
 		for _, file := range files {
 			for _, d := range file.Decls {
 				if d, ok := d.(*ast.GenDecl); ok {
