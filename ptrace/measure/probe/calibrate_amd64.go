@@ -40,10 +40,15 @@ func Calibrate() (c Cost, err error) {
 	if err != nil {
 		return c, err
 	}
-	if c.Emulated, err = measure(offset, emulated); err != nil {
+	p, err := Load(Config{Probes: []Probe{{}}, Processes: 1}) // only once: the kernel takes long to verify a program
+	if err != nil {
 		return c, err
 	}
-	c.Stepped, err = measure(offset+2, stepped)
+	defer p.Close()
+	if c.Emulated, err = p.measure(offset, emulated); err != nil {
+		return c, err
+	}
+	c.Stepped, err = p.measure(offset+2, stepped)
 	return c, err
 }
 
@@ -77,12 +82,7 @@ func loopOffset() (uint64, error) {
 }
 
 // measure returns the processor time of a hit at an offset in this program's file, as the mean of n hits.
-func measure(offset, n uint64) (time.Duration, error) {
-	p, err := Load(Config{Probes: []Probe{{}}, Processes: 1})
-	if err != nil {
-		return 0, err
-	}
-	defer p.Close()
+func (p *Programs) measure(offset, n uint64) (time.Duration, error) {
 	pid := os.Getpid()
 	if p.Uprobes.MainThreadOnly {
 		pid = 0 // probe all processes: this thread may not be the main thread

@@ -3,6 +3,7 @@ package probe
 import (
 	"errors"
 	"io/fs"
+	"math"
 	"runtime"
 	"sync"
 	"testing"
@@ -47,4 +48,43 @@ func TestCalibrateAtOnce(t *testing.T) {
 	}
 	first.Wait()
 	t.Logf("%d calls at the same time", calls)
+}
+
+// TestCalibrateLoadsOnce: the kernel verifies the program only once for a calibration. The kernel numbers programs in
+// the order in which they are loaded. Other processes may load programs at the same time, so the least number counts.
+func TestCalibrateLoadsOnce(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("nothing is measured on this architecture")
+	}
+	number := func() int {
+		p, err := Load(Config{Probes: []Probe{{}}, Processes: 1})
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrUnsupported) {
+			t.Skipf("this host cannot run the programs: %v", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		info, err := p.program.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, ok := info.ID()
+		if !ok {
+			t.Skip("the kernel does not number programs")
+		}
+		return int(id)
+	}
+	number() // also loads programs that try features of the kernel
+	least := math.MaxInt
+	for range 20 {
+		before := number()
+		if _, err := Calibrate(); err != nil {
+			t.Fatal(err)
+		}
+		if least = min(least, number()-before-1); least == 1 {
+			return
+		}
+	}
+	t.Errorf("a calibration loads %d programs", least)
 }
