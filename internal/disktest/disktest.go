@@ -1,5 +1,3 @@
-// Package disktest makes small file systems for tests: with little room, few inodes, and errors. A test is skipped if this process may
-// not mount file systems.
 package disktest
 
 import (

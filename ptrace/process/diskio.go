@@ -12,7 +12,7 @@ var errIO = errors.New("/proc/PID/io has another form")
 // reads. Pages that the process changes in the cache count as written when they change (see proc_pid_io(5)).
 type DiskIO struct{ Read, Written uint64 }
 
-// ReadDiskIO reads /proc/PID/io. The kernel allows that to those who may trace the process.
+// ReadDiskIO reads /proc/PID/io. The kernel requires the right to trace the process.
 func ReadDiskIO(pid int) (d DiskIO, err error) {
 	text, err := readFileOnce(procPath(pid, "io"))
 	if err != nil {

@@ -60,7 +60,7 @@ func (c *counted) until(now *counted) *Used {
 	return u
 }
 
-// uses keeps the counters of processes that somebody looks at.
+// uses keeps the counters of processes that readers have opened.
 type uses struct {
 	mu    sync.Mutex
 	known map[session]*use

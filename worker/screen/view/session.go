@@ -52,6 +52,9 @@ func (c *canvas) identity(y int, s *source.Session) int {
 	if m := memoryOf(n); m != "" {
 		parts = append(parts, panelLine{text: m + " of private memory"})
 	}
+	for _, text := range usedBy(s.Used) {
+		parts = append(parts, panelLine{text: text})
+	}
 	y = c.flow(y, parts)
 	state := cmp.Or(n.State, n.Type)
 	if n.StateStart != nil {
@@ -96,6 +99,20 @@ func (c *canvas) identity(y int, s *source.Session) int {
 		y++
 	}
 	return y
+}
+
+// usedBy describes what a process used of processors and disks; nil: nothing is known.
+func usedBy(u *source.Used) (parts []string) {
+	if u == nil {
+		return nil
+	}
+	if p := u.ProcessorPercent; p != nil {
+		parts = append(parts, fmt.Sprintf("%.0f %% of a processor", *p))
+	}
+	if u.ReadBytes != nil && u.WrittenBytes != nil {
+		parts = append(parts, fmt.Sprintf("disk: reads %s/s, writes %s/s", units.Size(int64(*u.ReadBytes)), units.Size(int64(*u.WrittenBytes))))
+	}
+	return parts
 }
 
 // flow draws parts beside each other, and on the next line the parts for which there is no room. It returns the line after them.

@@ -92,7 +92,8 @@ func incident() *Data {
 		{XID: 741, GID: "transfer", Blocks: 1, Directly: 1},
 		{Depth: 1, PID: 4799, Waits: wait(4799, "relation", "5/16390")},
 	}}
-	d.Session = &source.Session{Time: noon, Now: &blocked, Blocker: "4711 (cron, idle in transaction for 1 min 15 s) until transaction 740 ends", Blocked: []int{4713}, Waits: []source.WaitSpan{
+	d.Session = &source.Session{Time: noon, Now: &blocked, Blocker: "4711 (cron, idle in transaction for 1 min 15 s) until transaction 740 ends", Blocked: []int{4713},
+		Used: &source.Used{Seconds: 1, ProcessorPercent: new(98.4), ReadBytes: new(3.5e6), WrittenBytes: new(0.0)}, Waits: []source.WaitSpan{
 		{Span: source.Span{From: *ago(2 * time.Minute), To: *ago(time.Minute)}, Class: source.CPU, Event: source.CPU},
 		{Span: source.Span{From: *ago(time.Minute), To: noon}, Class: source.Lock, Event: "Lock:transactionid"},
 	}}

@@ -235,6 +235,9 @@ function session(d) {
     part(d, "session", "Process " + pid, (s) => panel("Process " + pid, ...(names && isLive() ? measureButtons() : []),
       el("p", "", s.now ? [s.now.application_name, s.now.user, s.now.database, s.now.state || s.now.backend_type,
         s.now.wait && s.now.wait.wait_event_type + ":" + s.now.wait.wait_event].filter(Boolean).join(" · ") : "The process has ended."),
+      s.used ? el("p", "dim", [s.used.percent_of_a_processor != null && s.used.percent_of_a_processor.toFixed(0) + " % of a processor",
+        s.used.disk_read_bytes_per_second != null && "disk: reads " + bytes(s.used.disk_read_bytes_per_second) + "/s, writes " +
+        bytes(s.used.disk_written_bytes_per_second) + "/s"].filter(Boolean).join(" · ")) : "",
       s.blocker ? el("p", "critical", "▲ blocked by " + s.blocker) : "",
       names && s.now?.query ? el("pre", "", s.now.query) : "",
       table([["from", "n"], ["for", "n"], ["state", ""]], (s.waits ?? []).slice(-20).reverse().map((w) => ({
