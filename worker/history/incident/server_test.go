@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"html"
 	"os"
 	"path/filepath"
 	"slices"
@@ -258,7 +259,7 @@ func (s *scene) checkIncident(i *Incident, f rules.Finding) {
 			s.t.Errorf("%q is in the page", bad)
 		}
 	}
-	for _, want := range []string{"&lt;b&gt;evil", "ProcSleep", "idle in transaction", "max_connections", f.Summary} {
+	for _, want := range []string{"&lt;b&gt;evil", "ProcSleep", "idle in transaction", "max_connections", html.EscapeString(i.Headline())} {
 		if !strings.Contains(string(page), want) {
 			s.t.Errorf("%q is not in the page", want)
 		}
