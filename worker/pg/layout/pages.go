@@ -29,9 +29,8 @@ var Pages = struct {
 	BufferValid                                                                  uint32
 
 	// ClassOID is the oid of pg_class. Its first columns are oid and relname, which has NameSize bytes.
-	// AuthOID and DatabaseOID are the oids of pg_authid and pg_database, which begin with the same columns oid and name.
-	ClassOID, AuthOID, DatabaseOID uint32
-	ClassName, NameSize            int
+	ClassOID            uint32
+	ClassName, NameSize int
 }{
 	PageSize: 8192, PageLower: 12, PageUpper: 14, PageVersion: 18, PageItems: 24, PageVersionWord: 8192 | 4,
 	ItemSize: 4, ItemFlagsShift: 15, ItemLengthShift: 17, ItemMask: 1<<15 - 1, ItemNormal: 1,
@@ -39,5 +38,5 @@ var Pages = struct {
 	XminCommitted: 0x0100, XminInvalid: 0x0200, XmaxCommitted: 0x0400, XmaxInvalid: 0x0800, XmaxOnlyLocksIt: 0x0080,
 	MapSize: 1024, MapCount: 4, MapEntries: 8, MapEntrySize: 8, MapFile: 4, MapMagic: 0x592717,
 	BufferSize: 64, BufferDatabase: 4, BufferFile: 8, BufferFork: 12, BufferBlock: 16, BufferState: 24, BufferValid: 1<<24 | 1<<25,
-	ClassOID: 1259, AuthOID: 1260, DatabaseOID: 1262, ClassName: 4, NameSize: 64,
+	ClassOID: 1259, ClassName: 4, NameSize: 64,
 }

@@ -7,8 +7,8 @@
 // the owner, sums of counts, positions in the array of processes, and the type of the wait event. If a check fails, the
 // wait has no blockers and a reason.
 //
-// NameReader finds the names of relations, roles and databases without a connection (relname.go): in the pages of their
-// catalogs, which are in the server's shared buffers or in the data directory.
+// NameReader finds the names of relations without a connection (relname.go): in the pages of pg_class, which are in the
+// server's shared buffers or in the data directory.
 //
 // The package must not use SQL.
 package locks

@@ -20,15 +20,15 @@ import (
 // Bounds of one search, and how long its result is used.
 const (
 	maxBuffers = 1 << 22  // 32 GB of shared buffers: reading their descriptors takes some 50 ms
-	maxFile    = 64 << 20 // bytes of a catalog
+	maxFile    = 64 << 20 // bytes of pg_class
 	maxCached  = 4096
 	keep       = 10 * time.Second
 )
 
 // errInconsistent means that pages or buffers have a format that this package does not know.
-var errInconsistent = errors.New("the pages of a catalog have an unknown format")
+var errInconsistent = errors.New("the pages of pg_class have an unknown format")
 
-// NameReader finds names of relations, roles and databases of one run of a server. It must not be used by several goroutines at a time.
+// NameReader finds names of relations of one run of a server. It must not be used by several goroutines at a time.
 type NameReader struct {
 	memory  pageMemory
 	dataDir string
@@ -43,10 +43,9 @@ type pageMemory interface {
 	Read(addr uint64, p []byte) (int, error)
 }
 
-// nameKey is an object of a catalog, in a database; 0: in a catalog that all databases share.
-type nameKey struct{ database, catalog, oid uint32 }
+type nameKey struct{ database, relation uint32 }
 
-// cached is a name, or "" if it is not certain, and how long it is used.
+// cached is the name of a relation, or "" if it is not certain, and how long it is used.
 type cached struct {
 	name  string
 	until time.Time
@@ -77,28 +76,11 @@ func OpenNames(program *cluster.Program, major, postmaster int, dataDir string) 
 // Names returns the names of relations of a database by their oids. A relation whose name is not certain is missing: for
 // example, a transaction that has not ended renames it. A name that was read in the last 10 seconds is not read again.
 func (r *NameReader) Names(database uint32, relations []uint32) map[uint32]string {
-	if database == 0 {
-		return map[uint32]string{}
-	}
-	return r.find(database, layout.Pages.ClassOID, relations)
-}
-
-// Roles returns the names of roles by their oids, as Names does. It reads pages of pg_authid, and keeps nothing but the names.
-func (r *NameReader) Roles(oids []uint32) map[uint32]string {
-	return r.find(0, layout.Pages.AuthOID, oids)
-}
-
-// Databases returns the names of databases by their oids, as Names does.
-func (r *NameReader) Databases(oids []uint32) map[uint32]string {
-	return r.find(0, layout.Pages.DatabaseOID, oids)
-}
-
-func (r *NameReader) find(database, catalog uint32, oids []uint32) map[uint32]string {
 	now := time.Now()
-	names := make(map[uint32]string, len(oids))
+	names := make(map[uint32]string, len(relations))
 	wanted := make(map[uint32][]string)
-	for _, oid := range oids {
-		c, ok := r.names[nameKey{database, catalog, oid}]
+	for _, oid := range relations {
+		c, ok := r.names[nameKey{database, oid}]
 		switch {
 		case !ok || now.After(c.until):
 			wanted[oid] = nil
@@ -106,32 +88,29 @@ func (r *NameReader) find(database, catalog uint32, oids []uint32) map[uint32]st
 			names[oid] = c.name
 		}
 	}
-	if len(wanted) == 0 {
+	if len(wanted) == 0 || database == 0 {
 		return names
 	}
 	if len(r.names) > maxCached {
 		clear(r.names)
 	}
-	err := r.search(database, catalog, wanted)
+	err := r.search(database, wanted)
 	for oid, found := range wanted {
 		c := cached{until: now.Add(keep)}
 		if err == nil && len(found) == 1 {
 			c.name = found[0]
 			names[oid] = c.name
 		}
-		r.names[nameKey{database, catalog, oid}] = c
+		r.names[nameKey{database, oid}] = c
 	}
 	return names
 }
 
-// search looks for the names of the objects that are the keys of wanted, and adds the names to the values. An object gets
-// all different names in those versions of its row in the catalog that may be the current version.
-func (r *NameReader) search(database, catalog uint32, wanted map[uint32][]string) error {
+// search looks for the names of the relations that are the keys of wanted, and adds the names to the values. A relation gets
+// all different names in those versions of its row in pg_class that may be the current version.
+func (r *NameReader) search(database uint32, wanted map[uint32][]string) error {
 	dir := filepath.Join(r.dataDir, "base", strconv.FormatUint(uint64(database), 10))
-	if database == 0 {
-		dir = filepath.Join(r.dataDir, "global")
-	}
-	file, err := catalogFile(dir, catalog)
+	file, err := classFile(dir)
 	if err != nil {
 		return err
 	}
@@ -159,8 +138,8 @@ func (r *NameReader) search(database, catalog uint32, wanted map[uint32][]string
 	return nil
 }
 
-// catalogFile returns the number of a catalog's file in a database's directory, from pg_filenode.map.
-func catalogFile(dir string, catalog uint32) (uint32, error) {
+// classFile returns the number of pg_class's file in a database's directory, from pg_filenode.map.
+func classFile(dir string) (uint32, error) {
 	l := &layout.Pages
 	b, err := rootfs.ReadIn(dir, "pg_filenode.map", int64(l.MapSize))
 	if err != nil {
@@ -174,7 +153,7 @@ func catalogFile(dir string, catalog uint32) (uint32, error) {
 		if at+l.MapEntrySize > len(b) {
 			break
 		}
-		if page32(b, at) == catalog {
+		if page32(b, at) == l.ClassOID {
 			return page32(b, at+l.MapFile), nil
 		}
 	}
@@ -252,8 +231,8 @@ func (r *NameReader) page(descriptor uint64, was []byte, addr uint64) ([]byte, e
 	return nil, errInconsistent
 }
 
-// addNames adds names to the values of wanted, whose keys are oids. The names are from those rows of a page of a catalog that may be
-// the current version of an object's row.
+// addNames adds names to the values of wanted, whose keys are the oids of relations. The names are from those rows of a page
+// that may be the current version of a relation's row.
 func addNames(page []byte, wanted map[uint32][]string) error {
 	l := &layout.Pages
 	lower, upper := int(page16(page, l.PageLower)), int(page16(page, l.PageUpper))

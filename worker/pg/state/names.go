@@ -1,11 +1,6 @@
 package state
 
 import (
-	"maps"
-	"slices"
-	"time"
-
-	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/layout"
 	"pg_stat_backtrace/worker/pg/locks"
 )
@@ -41,51 +36,13 @@ const (
 
 // RelationName returns the name of a relation by its oid and the oid of its database; empty: the name is not certain.
 func (r *Reader) RelationName(database, relation uint32) string {
-	if names := r.catalogNames(); names != nil {
-		return names.Names(database, []uint32{relation})[relation]
-	}
-	return ""
-}
-
-// catalogNames returns the reader of names in the pages of catalogs; nil: this server's pages cannot be read.
-func (r *Reader) catalogNames() *locks.NameReader {
 	if r.relations == nil {
 		c := r.server.Cluster
 		names, err := locks.OpenNames(&r.server.Program, c.Version, c.PostmasterPID, c.DataDir)
 		if err != nil {
-			return nil
+			return ""
 		}
 		r.relations = names
 	}
-	return r.relations
-}
-
-// findNames adds the names of the databases and roles of sessions that no backend knows, as of the logical replication launcher. It
-// looks for them once in a minute.
-func (r *Reader) findNames(sessions []moment.Session) {
-	const pause = time.Minute
-	databases, users := map[uint32]bool{}, map[uint32]bool{}
-	for i := range sessions {
-		s := &sessions[i]
-		if s.DatabaseOID != 0 && r.databases[s.DatabaseOID] == "" {
-			databases[s.DatabaseOID] = true
-		}
-		if s.UserOID != 0 && r.users[s.UserOID] == "" {
-			users[s.UserOID] = true
-		}
-	}
-	if len(databases)+len(users) == 0 || time.Since(r.searched) < pause {
-		return
-	}
-	r.searched = time.Now()
-	names := r.catalogNames()
-	if names == nil {
-		return
-	}
-	if len(databases) > 0 {
-		maps.Copy(r.databases, names.Databases(slices.Collect(maps.Keys(databases))))
-	}
-	if len(users) > 0 {
-		maps.Copy(r.users, names.Roles(slices.Collect(maps.Keys(users))))
-	}
+	return r.relations.Names(database, []uint32{relation})[relation]
 }

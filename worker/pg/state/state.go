@@ -53,7 +53,7 @@ type Reader struct {
 	memory        *process.Memory
 	stuck         int
 	locks         *locks.Reader     // nil before the first Blocking
-	relations     *locks.NameReader // for names in catalogs; nil: not opened yet
+	relations     *locks.NameReader // for RelationName; nil: not opened yet
 	offsets       offsets
 	size          int
 	types, states []string
@@ -66,7 +66,6 @@ type Reader struct {
 	workers       map[identity]string // types of background workers (bgw_type)
 	databases     map[uint32]string
 	users         map[uint32]string
-	searched      time.Time // when findNames has looked into the catalogs
 }
 
 // identity identifies a process: its id in the server's PID namespace, and its start time.
@@ -174,9 +173,6 @@ func (r *Reader) read(m *moment.Moment, o Options) error {
 		if s, ok := r.session(e, slots, o); ok {
 			m.Sessions = append(m.Sessions, s)
 		}
-	}
-	if o.Texts {
-		r.findNames(m.Sessions)
 	}
 	for i := range m.Sessions { // after the names of all backends have been read
 		if s := &m.Sessions[i]; o.Texts {
