@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -110,7 +111,7 @@ func (r *NameReader) Names(database uint32, relations []uint32) map[uint32]strin
 // all different names in those versions of its row in pg_class that may be the current version.
 func (r *NameReader) search(database uint32, wanted map[uint32][]string) error {
 	dir := filepath.Join(r.dataDir, "base", strconv.FormatUint(uint64(database), 10))
-	file, err := classFile(dir)
+	file, err := mappedFile(dir, layout.Pages.ClassOID)
 	if err != nil {
 		return err
 	}
@@ -120,6 +121,19 @@ func (r *NameReader) search(database uint32, wanted map[uint32][]string) error {
 	if err != nil {
 		return err
 	}
+	if err := addFile(pages, dir, file); err != nil {
+		return err
+	}
+	for _, page := range pages {
+		if err := addNames(page, wanted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addFile adds those pages of a file that the map pages lacks.
+func addFile(pages map[uint32][]byte, dir string, file uint32) error {
 	all, err := rootfs.ReadIn(dir, strconv.FormatUint(uint64(file), 10), maxFile)
 	if err != nil {
 		return err
@@ -130,16 +144,11 @@ func (r *NameReader) search(database uint32, wanted map[uint32][]string) error {
 			pages[uint32(block)] = all[block*size : (block+1)*size]
 		}
 	}
-	for _, page := range pages {
-		if err := addNames(page, wanted); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
-// classFile returns the number of pg_class's file in a database's directory, from pg_filenode.map.
-func classFile(dir string) (uint32, error) {
+// mappedFile returns the number of the file of a catalog in a directory, by the directory's pg_filenode.map.
+func mappedFile(dir string, catalog uint32) (uint32, error) {
 	l := &layout.Pages
 	b, err := rootfs.ReadIn(dir, "pg_filenode.map", int64(l.MapSize))
 	if err != nil {
@@ -153,7 +162,7 @@ func classFile(dir string) (uint32, error) {
 		if at+l.MapEntrySize > len(b) {
 			break
 		}
-		if page32(b, at) == l.ClassOID {
+		if page32(b, at) == catalog {
 			return page32(b, at+l.MapFile), nil
 		}
 	}
@@ -162,6 +171,34 @@ func classFile(dir string) (uint32, error) {
 
 // buffers copies the pages of a database's file that are in the shared buffers. The result has them by block number.
 func (r *NameReader) buffers(database, file uint32) (map[uint32][]byte, error) {
+	places, err := r.places(database, file)
+	if err != nil {
+		return nil, err
+	}
+	pages := make(map[uint32][]byte, len(places))
+	for i := range places {
+		p := &places[i]
+		page, err := r.page(p.descriptor, p.was, p.page)
+		if err != nil {
+			return nil, err
+		}
+		if page != nil {
+			pages[p.block] = page
+		}
+	}
+	return pages, nil
+}
+
+// bufferPlace is a buffer with a page of a file: the addresses of the descriptor and of the page, the content of the descriptor,
+// and the number of the page.
+type bufferPlace struct {
+	descriptor, page uint64
+	was              []byte
+	block            uint32
+}
+
+// places returns the buffers that have the pages of a database's file. The database 0 has the catalogs that all databases share.
+func (r *NameReader) places(database, file uint32) ([]bufferPlace, error) {
 	l := &layout.Pages
 	descriptors, err := r.pointer(r.descriptors)
 	if err != nil {
@@ -179,7 +216,7 @@ func (r *NameReader) buffers(database, file uint32) (map[uint32][]byte, error) {
 	if count > maxBuffers {
 		return nil, errInconsistent
 	}
-	pages := make(map[uint32][]byte)
+	var places []bufferPlace
 	part := make([]byte, min(count, 1<<14)*l.BufferSize)
 	for first := 0; first < count; first += 1 << 14 {
 		part = part[:min(count-first, 1<<14)*l.BufferSize]
@@ -193,16 +230,13 @@ func (r *NameReader) buffers(database, file uint32) (map[uint32][]byte, error) {
 				continue
 			}
 			number := uint64(i) + uint64(first)
-			page, err := r.page(descriptors+number*uint64(l.BufferSize), d, blocks+number*uint64(l.PageSize))
-			if err != nil {
-				return nil, err
-			}
-			if page != nil {
-				pages[page32(d, l.BufferBlock)] = page
-			}
+			places = append(places, bufferPlace{
+				descriptor: descriptors + number*uint64(l.BufferSize), page: blocks + number*uint64(l.PageSize),
+				was: slices.Clone(d), block: page32(d, l.BufferBlock),
+			})
 		}
 	}
-	return pages, nil
+	return places, nil
 }
 
 // page copies a page until two copies are equal and the buffer still has the page. It returns nil if the buffer has another
@@ -234,6 +268,24 @@ func (r *NameReader) page(descriptor uint64, was []byte, addr uint64) ([]byte, e
 // addNames adds names to the values of wanted, whose keys are the oids of relations. The names are from those rows of a page
 // that may be the current version of a relation's row.
 func addNames(page []byte, wanted map[uint32][]string) error {
+	return eachRow(page, func(oid uint32, tuple []byte, name string) error {
+		found, ok := wanted[oid]
+		if !ok || isDead(tuple) {
+			return nil
+		}
+		if name == "" {
+			return errInconsistent
+		}
+		if len(found) == 0 || len(found) == 1 && found[0] != name {
+			wanted[oid] = append(found, name)
+		}
+		return nil
+	})
+}
+
+// eachRow calls row for each version of a row on a page of a catalog whose first columns are an oid and a name. The name is empty
+// if it has no end.
+func eachRow(page []byte, row func(oid uint32, tuple []byte, name string) error) error {
 	l := &layout.Pages
 	lower, upper := int(page16(page, l.PageLower)), int(page16(page, l.PageUpper))
 	if upper == 0 { // a new page
@@ -256,17 +308,8 @@ func addNames(page []byte, wanted map[uint32][]string) error {
 		if columns < l.TupleHeader || columns+l.ClassName+l.NameSize > length {
 			return errInconsistent
 		}
-		oid := page32(tuple, columns)
-		found, ok := wanted[oid]
-		if !ok || isDead(tuple) {
-			continue
-		}
-		name := pageText(tuple[columns+l.ClassName:][:l.NameSize])
-		if name == "" {
-			return errInconsistent
-		}
-		if len(found) == 0 || len(found) == 1 && found[0] != name {
-			wanted[oid] = append(found, name)
+		if err := row(page32(tuple, columns), tuple, pageText(tuple[columns+l.ClassName:][:l.NameSize])); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -98,10 +98,10 @@ func (l *SessionLog) Session(pid int) (SessionNames, bool) {
 		return SessionNames{}, false
 	}
 	if s.User == "" {
-		s.User = l.reader.users[s.UserOID]
+		s.User = l.reader.users.of(s.UserOID)
 	}
 	if s.Database == "" {
-		s.Database = l.reader.databases[s.DatabaseOID]
+		s.Database = l.reader.databases.of(s.DatabaseOID)
 	}
 	return s.SessionNames, true
 }

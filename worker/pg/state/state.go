@@ -64,8 +64,12 @@ type Reader struct {
 	procs, span   []byte
 	again         []byte
 	workers       map[identity]string // types of background workers (bgw_type)
-	databases     map[uint32]string
-	users         map[uint32]string
+	// databases and users are the names by oid, see addNames. shared reads them from the server's catalogs; nil: not opened,
+	// or noShared is set. logins has the names of the logins that were read.
+	databases, users names
+	shared           *locks.SharedNames
+	noShared         bool
+	logins           map[identity]login
 }
 
 // identity identifies a process: its id in the server's PID namespace, and its start time.
@@ -76,8 +80,11 @@ type identity struct {
 
 // Options are the options of Reader.Read.
 type Options struct {
-	// Texts adds application names, query texts and names of databases and users.
+	// Texts adds application names, query texts and names of databases and users. The names are those of the catalogs, as in
+	// pg_stat_activity. If the pages of the catalogs cannot be read, they are the names of the newest logins.
 	Texts bool
+	// Logins, with Texts, reads the names of all logins, for RolesNamed.
+	Logins bool
 }
 
 // Open finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
@@ -97,7 +104,7 @@ func Open(c cluster.Cluster) (*Reader, error) {
 	r := &Reader{
 		server: server, offsets: v, size: v.size, types: BackendTypes(c.Version), states: States(c.Version),
 		port: variables["MyProcPort"], entryOf: variables["MyBgworkerEntry"], workers: map[identity]string{},
-		databases: map[uint32]string{}, users: map[uint32]string{}, memory: process.NewMemory(server.Target.Postmaster),
+		databases: newNames(), users: newNames(), logins: map[identity]login{}, memory: process.NewMemory(server.Target.Postmaster),
 	}
 	if at := variables["pgstat_track_activity_query_size"]; at != 0 {
 		var n [4]byte
@@ -174,10 +181,8 @@ func (r *Reader) read(m *moment.Moment, o Options) error {
 			m.Sessions = append(m.Sessions, s)
 		}
 	}
-	for i := range m.Sessions { // after the names of all backends have been read
-		if s := &m.Sessions[i]; o.Texts {
-			s.Database, s.User = r.databases[s.DatabaseOID], r.users[s.UserOID]
-		}
+	if o.Texts { // after the texts, so that no text is newer than the names
+		r.addNames(m.Sessions, o.Logins)
 	}
 	if o.Texts && r.textSize == 0 {
 		m.Missing = append(m.Missing, "query texts: the server's track_activity_query_size was not found")
@@ -488,7 +493,6 @@ func (r *Reader) session(e *entry, slots map[int]int, o Options) (s moment.Sessi
 	if o.Texts {
 		s.Application, _ = text(e.name)
 		s.Query, s.QueryCut = text(e.text)
-		r.addNames(&s, e)
 	}
 	return s, true
 }
@@ -532,33 +536,6 @@ func (r *Reader) workerType(e *entry) string {
 	}
 	r.workers[key] = kind
 	return kind
-}
-
-// addNames stores the names of a backend's database and user by their oids, unless they are stored already. It reads
-// them from the structure of the backend's connection (Port). Other processes get the names by the same oids.
-func (r *Reader) addNames(s *moment.Session, e *entry) {
-	lacks := s.DatabaseOID != 0 && r.databases[s.DatabaseOID] == "" || s.UserOID != 0 && r.users[s.UserOID] == ""
-	if lacks && (s.Type == ClientBackend || s.Type == "walsender") {
-		if port := r.childPointer(e.pid, r.port); port != 0 {
-			r.learn(e.pid, port+uint64(r.offsets.databaseName), r.databases, s.DatabaseOID)
-			r.learn(e.pid, port+uint64(r.offsets.userName), r.users, s.UserOID)
-		}
-	}
-}
-
-func (r *Reader) learn(pid int, at uint64, names map[uint32]string, oid uint32) {
-	if oid == 0 {
-		return
-	}
-	pointer, err := r.childWord(pid, at)
-	if err != nil || pointer == 0 {
-		return
-	}
-	var name [maxName]byte
-	n, _ := r.child(pid, pointer, name[:]) // a name may end before an unmapped page
-	if t, cut := text(name[:n]); t != "" && n > 0 && (!cut || slices.Contains(name[:n], 0)) {
-		names[oid] = t
-	}
 }
 
 // childPointer reads a pointer of a process that has the server's rights; 0: it cannot be read.
