@@ -107,7 +107,8 @@ func (w *Worker) record(ctx context.Context) {
 	o := recorder.Options{
 		Store:   store.Options{Dir: c.Dir, Keep: c.Keep, Size: c.Size, MinFree: c.MinFree, Shared: c.Shared},
 		DataDir: w.server().DataDir, Server: w.current, Period: c.Period, Texts: recorder.Texts(c.Texts), Redact: c.Redact,
-		Version: w.cfg.Version, Log: w.log, Progress: &w.recorded,
+		Redacted: &w.redacted,
+		Version:  w.cfg.Version, Log: w.log, Progress: &w.recorded,
 	}
 	if c.Stacks {
 		o.TakeStack, o.TakePlan = w.takeStack, w.takePlan

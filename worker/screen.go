@@ -117,6 +117,7 @@ func (w *Worker) takeIncident(ctx context.Context, note string) ([]byte, error) 
 	now := time.Now()
 	look, notes, err := recorder.New(recorder.Options{
 		DataDir: c.DataDir, Server: w.current, Texts: recorder.Texts(record.Texts), Redact: record.Redact,
+		Redacted: &w.redacted,
 	}).Snapshot(now)
 	if err != nil {
 		return nil, fmt.Errorf("the sessions cannot be read: %w", err)

@@ -136,6 +136,8 @@ type Worker struct {
 	noSession absence
 	// recorded counts the sweeps of the recorder.
 	recorded recorder.Progress
+	// redacted has the roles that had a name in RecordConfig.Redact since the worker started.
+	redacted recorder.RedactedRoles
 	// downloads is the state of downloads of debug files, for the log.
 	downloads downloads
 

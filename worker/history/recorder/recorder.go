@@ -55,8 +55,10 @@ type Options struct {
 	Period time.Duration
 	// Texts is the form in which query texts are kept; empty: TextsNormalized.
 	Texts Texts
-	// Redact names the roles whose query texts are not kept.
-	Redact []string
+	// Redact names the roles whose query texts are not kept. Redacted has the roles that had one of these names earlier, for
+	// recorders that share it; nil: the recorder has its own.
+	Redact   []string
+	Redacted *RedactedRoles
 	// Version is the version of this program.
 	Version string
 	// Watch, if not nil, is called with each look, even while the store cannot be written. It must not block.
@@ -126,6 +128,9 @@ func New(o Options) *Recorder {
 	}
 	if o.Progress == nil {
 		o.Progress = new(Progress)
+	}
+	if o.Redacted == nil {
+		o.Redacted = new(RedactedRoles)
 	}
 	r := &Recorder{o: o, cost: meter{period: o.Period}, told: map[string]bool{}}
 	r.disk.o = &r.o
@@ -438,10 +443,13 @@ func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 			r.locks.MaxSoft = maxBlockers // further soft blockers have rows of their own, since they wait too
 		}
 	}
-	m, err := r.state.Read(state.Options{Texts: true})
+	m, err := r.state.Read(state.Options{Texts: true, Logins: len(r.o.Redact) > 0})
 	if err != nil {
 		r.forget()
 		return nil, err
+	}
+	if len(r.o.Redact) > 0 {
+		r.o.Redacted.add(r.state.RolesNamed(m, r.o.Redact))
 	}
 	return m, nil
 }

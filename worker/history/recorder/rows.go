@@ -116,8 +116,8 @@ func (r *Recorder) text(s *moment.Session, texts map[string]string) string {
 	switch {
 	case s.Query == "" || r.o.Texts == TextsOff:
 		return ""
-	case len(r.o.Redact) > 0 && s.UserOID != 0 && (s.User == "" || slices.Contains(r.o.Redact, s.User)):
-		return "" // also if the role's name is not known: Redact may contain it
+	case r.redacts(s.UserOID, s.User):
+		return ""
 	case r.o.Texts == TextsAll:
 		return shortened(s.Query)
 	case s.Type == "autovacuum worker": // the server itself writes this text, which has no data of users
@@ -173,6 +173,9 @@ func (r *Recorder) ended(present []store.Row, now []moment.Session, missing []st
 		row.Ended, row.State = true, ""
 		row.WaitType, row.WaitEvent, row.WaitStart, row.BlockedBy = "", "", 0, nil
 		row.Stack, row.Method, row.Phrase, row.PhraseKey, row.Plan, row.Function = 0, "", "", "", "", ""
+		if r.redacts(row.UserID, row.User) { // the role may have got a redacted name after the row
+			row.Query = ""
+		}
 		if s != nil {
 			row.State, row.StateStart = s.State, micro(s.StateStart)
 		}
