@@ -14,6 +14,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
 )
 
@@ -79,8 +80,22 @@ func (c *collector) profile(ctx context.Context) *profile.Profile {
 	return b.profile
 }
 
-// completeNames calls Options.Names, if it is set and no record contained the name of a sampled process's database or user.
+// readNames replaces the names with which sessions logged in by the present names, as far as these can be read.
+func (c *collector) readNames() {
+	reader, err := state.Open(c.server.cluster)
+	if err != nil {
+		return
+	}
+	if databases, users, err := reader.CurrentNames(); err == nil {
+		maps.Copy(c.databases, databases)
+		maps.Copy(c.users, users)
+	}
+}
+
+// completeNames reads the names of databases and users. It calls Options.Names, if it is set and the name of a sampled process's
+// database or user is still not known.
 func (c *collector) completeNames(ctx context.Context) {
+	c.readNames()
 	if c.options.Names == nil {
 		return
 	}
@@ -97,10 +112,10 @@ func (c *collector) completeNames(ctx context.Context) {
 		return // the labels then have OIDs
 	}
 	for oid, name := range names.Databases {
-		learn(c.databases, oid, []byte(name))
+		c.databases[oid] = clean([]byte(name))
 	}
 	for oid, name := range names.Users {
-		learn(c.users, oid, []byte(name))
+		c.users[oid] = clean([]byte(name))
 	}
 }
 

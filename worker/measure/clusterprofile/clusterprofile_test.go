@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -82,6 +83,7 @@ func TestNamesAreUTF8(t *testing.T) {
 	learn(names, 2, []byte("café"))
 	learn(names, 0, []byte("none"))
 	learn(names, 3, nil)
+	learn(names, 2, []byte("café"))
 	if len(names) != 2 || names[1] != "caf\uFFFD" || names[2] != "café" {
 		t.Errorf("%+v", names)
 	}
@@ -196,5 +198,37 @@ func (a *activityRow) compare(t *testing.T, p *profile.Profile) {
 	}
 	if !found && a.kind != "walwriter" && a.kind != "background writer" { // these may sleep in other ways by now
 		t.Errorf("no sample is as %+v:\n%s", *a, strings.Join(all, "\n"))
+	}
+}
+
+// TestRenamedRoles exchanges the names of two roles with sessions. Labels and filters use the names of the catalog. Without the
+// catalog, a role with logins of two names has no name.
+func TestRenamedRoles(t *testing.T) {
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server.Exec(t, "CREATE ROLE swapa LOGIN; CREATE ROLE swapb LOGIN")
+	a, b := server.Connect(t, "swapa", "postgres"), server.Connect(t, "swapb", "postgres")
+	server.Exec(t, "ALTER ROLE swapa RENAME TO swapc; ALTER ROLE swapb RENAME TO swapa; ALTER ROLE swapc RENAME TO swapb")
+	a2 := server.Connect(t, "swapb", "postgres")
+	want := map[string]string{}
+	for _, conn := range []*pgx.Conn{a, a2} {
+		want[strconv.Itoa(int(conn.PgConn().PID()))] = "swapb"
+	}
+	p, _ := collect(context.Background(), t, Options{
+		DataDir: server.DataDir, Mode: OffCPU, Duration: 500 * time.Millisecond, Filter: Filter{Users: []string{"swapb"}},
+	})
+	got := map[string]string{}
+	for _, s := range p.Sample {
+		got[label(s, LabelPID)] = label(s, LabelUser)
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("processes and users %v, want %v; process %d has the former name", got, want, b.PgConn().PID())
+	}
+
+	names := make(map[uint32]string)
+	for _, name := range []string{"swapa", "swapb", "swapa"} {
+		learn(names, 7, []byte(name))
+	}
+	if got := nameOfOID(names, 7); got != "7" {
+		t.Errorf("a role with two logins is %q", got)
 	}
 }

@@ -93,10 +93,17 @@ const (
 	sleeping = "sleeping"
 )
 
+// learn stores a name with which a session logged in. If sessions logged in with different names, the role or the database was
+// renamed. Its name is then empty: not known.
 func learn(names map[uint32]string, oid uint32, name []byte) {
-	if text := clean(name); oid != 0 && text != "" && names[oid] != text {
-		names[oid] = text
+	text := clean(name)
+	if oid == 0 || text == "" {
+		return
 	}
+	if old, ok := names[oid]; ok && old != text {
+		text = ""
+	}
+	names[oid] = text
 }
 
 // clean returns a text from the server's memory as valid UTF-8, as a profile requires. The server may use another encoding.
@@ -153,10 +160,10 @@ func (c *collector) named(l *labels) map[string][]string {
 }
 
 func nameOfOID(names map[uint32]string, oid uint32) string {
-	switch name, ok := names[oid]; {
+	switch name := names[oid]; {
 	case oid == 0:
 		return ""
-	case ok:
+	case name != "":
 		return name
 	}
 	return strconv.FormatUint(uint64(oid), 10)

@@ -105,7 +105,10 @@ type names struct {
 
 // entry is a key, and the name that a screen shows for the key. The first letter of a key says for which property it is; see
 // prefixOf.
-type entry struct{ key, name string }
+type entry struct {
+	key, name string
+	oid       uint32 // of a user or a database; 0: not known
+}
 
 func (n *names) number(key, name string) uint32 {
 	if key == "" {
@@ -119,7 +122,7 @@ func (n *names) number(key, name string) uint32 {
 	}
 	name = bounded(name)
 	i := uint32(len(n.list))
-	n.list, n.index[key] = append(n.list, entry{key, name}), i
+	n.list, n.index[key] = append(n.list, entry{key: key, name: name}), i
 	n.bytes += len(key) + len(name)
 	return i
 }
@@ -240,21 +243,37 @@ func (p *past) oid(prefix, name string, oid uint32) uint32 {
 	}
 	text := "oid " + strconv.FormatUint(uint64(oid), 10)
 	if name == "" {
-		return p.names.number(prefix+text, text)
+		i, known := p.names.index[prefix+text]
+		if !known {
+			i = p.names.number(prefix+text, text)
+			p.names.own(i, prefix, oid)
+		}
+		return i
 	}
 	i, known := p.names.index[prefix+text]
 	if !known {
+		// Another oid may have had the name before: it was renamed or dropped.
+		if j, ok := p.names.index[prefix+name]; ok && p.names.list[j].oid != 0 {
+			delete(p.names.index, prefix+name)
+		}
 		i = p.names.number(prefix+name, name)
-		p.names.index[prefix+text] = i
+		p.names.own(i, prefix, oid)
 		return i
 	}
-	if _, ok := p.names.index[prefix+name]; !ok {
+	if e := &p.names.list[i]; e.name != bounded(name) {
+		if e.key != prefix+text {
+			e.key = prefix + name
+		}
+		e.name = bounded(name)
 		p.names.index[prefix+name] = i
 	}
-	if p.names.list[i].name != name {
-		p.names.list[i].name = bounded(name)
-	}
 	return i
+}
+
+// own notes that an entry is that of an oid.
+func (n *names) own(i uint32, prefix string, oid uint32) {
+	n.list[i].oid = oid
+	n.index[prefix+"oid "+strconv.FormatUint(uint64(oid), 10)] = i
 }
 
 // query returns a key that identifies the statement but has no part of its text, and the statement without its values. Both are
@@ -371,6 +390,9 @@ func (p *past) renumber() {
 		if !ok {
 			e := old.get(*i)
 			to = p.names.number(e.key, e.name)
+			if e.oid != 0 {
+				p.names.own(to, e.key[:1], e.oid)
+			}
 			again[*i] = to
 		}
 		*i = to

@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"testing"
@@ -154,5 +155,43 @@ func TestClassOf(t *testing.T) {
 		if got := ClassOf(&c.s); got != c.want {
 			t.Errorf("%s %q %+v: %q, want %q", c.s.Type, c.s.State, c.s.Wait, got, c.want)
 		}
+	}
+}
+
+// TestRenamedUsers exchanges the names of two users, and gives a former name to a new user. Each user's time must be shown under
+// its own name, and a key must select the user that has the name now.
+func TestRenamedUsers(t *testing.T) {
+	var p past
+	sample := func(second float64, users ...string) {
+		var sessions []moment.Session
+		for i, user := range users {
+			s := client(i+1, stateActive, "Lock:tuple")
+			s.User, s.UserOID = user, uint32(20+i)
+			sessions = append(sessions, s)
+		}
+		p.add(at(second, sessions...), KindSampled, time.Second)
+	}
+	sample(0, "anna", "ben")
+	sample(1, "ben", "anna", "carl")
+	sample(2, "dora", "anna", "carl")
+	sample(3, "dora", "anna", "carl", "ben")
+	for range 2 {
+		span := Span{noon.Add(-time.Second), noon.Add(3 * time.Second)}
+		w := p.shares(Query{Span: span}, ByUser, 0)
+		got := map[string]float64{}
+		for _, row := range w.Rows {
+			if row.Key != row.Name {
+				t.Errorf("the key of %s is %s", row.Name, row.Key)
+			}
+			got[row.Name] = math.Round(4 * row.Active)
+			one := p.shares(Query{Span: span, Filter: Filter{{By: ByUser, Key: row.Key}}}, ByUser, 0)
+			if len(one.Rows) != 1 || one.Rows[0].Name != row.Name {
+				t.Errorf("the key %s selects %+v", row.Key, one.Rows)
+			}
+		}
+		if want := map[string]float64{"dora": 4, "anna": 4, "carl": 3, "ben": 1}; !maps.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+		p.renumber()
 	}
 }
