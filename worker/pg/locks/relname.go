@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ type NameReader struct {
 	dataDir string
 
 	descriptors, blocks, count uint64 // addresses of the variables
+	most                       int    // the largest number of buffers that are searched; 0: maxBuffers
 
 	names map[nameKey]cached
 }
@@ -213,7 +215,7 @@ func (r *NameReader) places(database, file uint32) ([]bufferPlace, error) {
 		return nil, err
 	}
 	count := int(page32(number[:], 0))
-	if count > maxBuffers {
+	if count > cmp.Or(r.most, maxBuffers) {
 		return nil, errInconsistent
 	}
 	var places []bufferPlace

@@ -12,11 +12,12 @@ import (
 
 // Bounds of the searches of a SharedNames.
 const (
-	maxQuick     = 512              // pages that are read again without a search
-	searchShare  = 100              // a search for missing names may take 1/searchShare of the time
-	regularShare = 500              // a regular search may take 1/regularShare of the time
-	shortest     = 2 * time.Second  // between regular searches
-	longest      = 30 * time.Second // between searches, however long the last one took
+	maxShared    = 1 << 24         // 128 GB of shared buffers: searches are rare
+	maxQuick     = 512             // pages that are read again without a search
+	searchShare  = 100             // a search for missing names may take 1/searchShare of the time
+	regularShare = 500             // a regular search may take 1/regularShare of the time
+	shortest     = 2 * time.Second // between regular searches
+	longest      = time.Minute     // between searches, however long the last one took
 )
 
 // SharedNames reads the names of all roles and databases of one run of a server, from the pages of pg_authid and pg_database. It
@@ -47,6 +48,7 @@ func OpenSharedNames(
 	if err != nil {
 		return nil, err
 	}
+	r.most = maxShared
 	s := &SharedNames{
 		reader: r, log: commitLog{r: r, l: layout.CommitLogOf(major)},
 		roles:     sharedCatalog{oid: layout.Pages.AuthidOID},

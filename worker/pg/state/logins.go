@@ -28,8 +28,8 @@ type newestLogin struct {
 
 func newNames() names { return names{newest: map[uint32]newestLogin{}} }
 
-// of returns the name; empty: it is not known or not certain. A name is that of the catalog, if the catalog can be read, else that
-// of the newest login.
+// of returns the name in the catalog or, if the catalog cannot be read, the name of the newest login. It is empty if it is not known
+// or not certain.
 func (n *names) of(oid uint32) string {
 	login := n.newest[oid].name
 	if n.catalog == nil {

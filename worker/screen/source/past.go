@@ -270,7 +270,7 @@ func (p *past) oid(prefix, name string, oid uint32) uint32 {
 	return i
 }
 
-// own notes that an entry is that of an oid.
+// own notes that an entry belongs to an oid.
 func (n *names) own(i uint32, prefix string, oid uint32) {
 	n.list[i].oid = oid
 	n.index[prefix+"oid "+strconv.FormatUint(uint64(oid), 10)] = i
