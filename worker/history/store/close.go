@@ -36,12 +36,16 @@ func (w *Writer) closeHour(now time.Time) error {
 		return fmt.Errorf("history: %w", err)
 	}
 	defer file.Close()
-	if err := convert(w.dir, file); err != nil {
+	damage, err := convert(w.dir, file, w.o.Meta)
+	if err != nil {
 		var number unix.Errno
 		if !errors.As(err, &number) {
 			return w.setAside(now, err)
 		}
 		return fmt.Errorf("history: close an hour: %w", err)
+	}
+	if len(damage) > 0 {
+		w.note = fmt.Sprintf("%d parts of the hour before were damaged, and the others are kept: %v", len(damage), damage[0])
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("history: %w", err)
@@ -49,26 +53,30 @@ func (w *Writer) closeHour(now time.Time) error {
 	return syncDir(w.dir)
 }
 
-// convert writes the Parquet files of a journal's hour. It writes nothing if the journal has no sweep.
-func convert(dir string, file *os.File) error {
+// convert writes the Parquet files of a journal's hour. It writes nothing if the journal has no sweep. The result damage has the
+// places of damaged and refused records. own is the Meta of this worker, for a journal whose Meta is damaged.
+func convert(dir string, file *os.File, own Meta) (damage []error, err error) {
 	var first time.Time
-	meta, err := readJournal(file, time.Time{}, forever, func(s *Sweep) error {
+	meta, damage, err := readJournal(file, time.Time{}, forever, func(s *Sweep) error {
 		first = s.Time
 		return errStop
 	})
 	if !errors.Is(err, errStop) {
-		return err // nil if the journal has no sweep
+		return damage, err // nil if the journal has no sweep
 	}
 	st, err := file.Stat()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if closedBefore(dir, file, st.Size(), first) {
-		return nil
+		return nil, nil
 	}
 	hour := hourDir(dir, first)
 	if err := os.MkdirAll(hour, 0o700); err != nil {
-		return err
+		return nil, err
+	}
+	if meta == (Meta{}) {
+		meta = own
 	}
 	part := ""
 	for n := 2; ; n++ { // the hour already has files if the clock was set back or Meta has changed: add a part
@@ -79,16 +87,16 @@ func convert(dir string, file *os.File) error {
 	}
 	c, err := newConversion(hour, part, meta)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, err = readJournal(file, time.Time{}, forever, c.add); err == nil {
+	if _, damage, err = readJournal(file, time.Time{}, forever, c.add); err == nil {
 		err = c.finish()
 	}
 	if err != nil {
 		c.discard()
-		return err
+		return nil, err
 	}
-	return errors.Join(syncDir(hour), syncDir(filepath.Dir(hour)), syncDir(dir))
+	return damage, errors.Join(syncDir(hour), syncDir(filepath.Dir(hour)), syncDir(dir))
 }
 
 var (
@@ -242,7 +250,8 @@ func (c *conversion) add(s *Sweep) error {
 // shared replaces equal strings of a row group by one copy. Without this, a row group would take ten times the memory.
 type shared map[string]string
 
-func (m shared) share(r *Row) {
+// It returns the bytes of the texts that are new.
+func (m shared) share(r *Row) (bytes int) {
 	for _, p := range []*string{&r.Type, &r.Database, &r.User, &r.App, &r.Client, &r.State, &r.WaitType, &r.WaitEvent,
 		&r.Query, &r.PhraseKey, &r.Phrase, &r.Plan, &r.Function, &r.Method} {
 		if *p == "" {
@@ -252,8 +261,10 @@ func (m shared) share(r *Row) {
 			*p = v
 		} else {
 			m[*p] = *p
+			bytes += len(*p)
 		}
 	}
+	return bytes
 }
 
 func (c *conversion) flushRows() error {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"time"
+	"unsafe"
 )
 
 // A Follower reads sweeps soon after a recorder has written them. It reads each byte of the journal once. It must be used by
@@ -29,6 +30,17 @@ func (f *Follower) Close() {
 		_ = f.file.Close()
 		f.file = nil
 	}
+}
+
+// Damage returns the damaged and refused parts of the journal that Next has skipped.
+func (f *Follower) Damage() []error {
+	switch {
+	case f.file == nil:
+		return nil
+	case f.frames.tail != nil:
+		return append(slices.Clone(f.frames.damage), f.frames.tail)
+	}
+	return slices.Clone(f.frames.damage)
 }
 
 // Next calls the callback each for every sweep that was written since the last call, in the order in which they were
@@ -112,7 +124,6 @@ func (f *Follower) read(budget time.Duration, each func(*Sweep)) (left int, err 
 	}
 	var places []place
 	for {
-		begin := f.frames.at
 		at, err := f.frames.next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -120,14 +131,15 @@ func (f *Follower) read(budget time.Duration, each func(*Sweep)) (left int, err 
 		if err != nil {
 			return 0, err
 		}
-		if at.After(f.last) {
-			places = append(places, place{at, begin})
+		if at.After(f.last) && !f.frames.sums && len(places) < maxFrames {
+			places = append(places, place{at, f.frames.offset()})
 		}
 	}
-	end, began := f.frames.at, time.Now()
+	end, tail, began := f.frames.at, f.frames.tail, time.Now()
 	var sweeps []*Sweep
+	memory := uintptr(0)
 	for i, p := range slices.Backward(places) {
-		if len(sweeps) > 0 && time.Since(began) > budget {
+		if len(sweeps) > 0 && (time.Since(began) > budget || memory > 2*sweepMemory) {
 			left = i + 1
 			break
 		}
@@ -136,12 +148,17 @@ func (f *Follower) read(budget time.Duration, each func(*Sweep)) (left int, err 
 			return 0, err
 		}
 		s, err := f.frames.sweep(p.at)
+		if errors.Is(err, errRefused) {
+			f.frames.damaged(p.begin, err.Error())
+			continue
+		}
 		if err != nil {
 			return 0, err
 		}
 		sweeps = append(sweeps, s)
+		memory += uintptr(len(s.Rows))*unsafe.Sizeof(Row{}) + uintptr(len(f.frames.text))
 	}
-	f.frames.at = end
+	f.frames.at, f.frames.tail = end, tail
 	for _, s := range slices.Backward(sweeps) {
 		if s.Time.After(f.last) {
 			f.last = s.Time

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -30,7 +31,7 @@ const (
 	frameHead  = 8
 	frameTime  = 8
 	frameLimit = 64 << 20 // of a record, compressed
-	plainLimit = 256 << 20
+	plainLimit = 64 << 20 // of a record, decompressed
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -46,12 +47,18 @@ func encodeFrame(z *zstd.Encoder, at time.Time, v any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
+	if !withinMemory(text) {
+		return nil, errTooLarge
+	}
 	return newFrame(z, uint64(at.UnixMicro()), text)
 }
 
 // newFrame makes a record of the journal (in the code: a frame) from the data in plain. at is the record's time as it stands in the
 // file: in microseconds, with sumsMark set if the record has Sums.
 func newFrame(z *zstd.Encoder, at uint64, plain []byte) ([]byte, error) {
+	if len(plain) > plainLimit {
+		return nil, fmt.Errorf("a sweep of %d bytes is too large", len(plain))
+	}
 	frame := make([]byte, frameHead+frameTime, frameHead+frameTime+len(plain)/4)
 	binary.LittleEndian.PutUint64(frame[frameHead:], at)
 	frame = z.EncodeAll(plain, frame)
@@ -63,48 +70,84 @@ func newFrame(z *zstd.Encoder, at uint64, plain []byte) ([]byte, error) {
 	return frame, nil
 }
 
-// A frames reads the records of a journal, one after the other.
+// A frames reads the records of a journal, one after the other. It skips damaged bytes: see next.
 type frames struct {
 	r    io.ReaderAt
+	name string // of the file
 	size int64
 	at   int64 // offset after the last good record
 	z    *zstd.Decoder
 	meta Meta
-	sums bool // the record that next has read has the Sums of a minute, not a sweep
+	sums bool   // the record that next has read has the Sums of a minute, not a sweep
+	sum  uint32 // checksum of the record that next has read
 	buf  []byte
 	text []byte
+
+	damage  []error // skipped bytes and refused records, with their places
+	tail    error   // the end of the file is damaged; nil: it is complete, or its last record is torn
+	checked int64   // bytes of which a checksum was computed and was wrong
 }
 
+// openFrames reads the begin of a journal. If its Meta is damaged, and it has a good record, the field meta is zero.
 func openFrames(r io.ReaderAt, size int64) (*frames, error) {
+	f := &frames{r: r, name: "journal", size: size, at: int64(len(magic))}
+	if file, ok := r.(*os.File); ok {
+		f.name = file.Name()
+	}
 	head := make([]byte, len(magic))
 	switch n, err := r.ReadAt(head, 0); {
 	case errors.Is(err, io.EOF) && string(head[:n]) == magic[:n]:
 		return nil, errBegun
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, fmt.Errorf("%w: journal: %w", ErrFile, err)
-	case string(head) != magic:
+	case !likeMagic(head):
 		return nil, ErrJournal
+	case string(head) != magic:
+		f.damaged(0, "its first bytes are wrong")
 	}
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(plainLimit))
-	if err != nil {
+	var err error
+	if f.z, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(plainLimit)); err != nil {
 		return nil, fmt.Errorf("zstd: %w", err)
 	}
-	f := &frames{r: r, size: size, at: int64(len(magic)), z: z}
-	if _, err := f.next(); err != nil {
-		z.Close()
-		switch {
-		case !errors.Is(err, io.EOF):
-			return nil, err
-		case f.begun():
-			return nil, errBegun
-		}
-		return nil, ErrJournal
-	}
-	if err := f.decode(&f.meta); err != nil {
-		z.Close()
-		return nil, ErrJournal
+	if err := f.begin(); err != nil {
+		f.z.Close()
+		return nil, err
 	}
 	return f, nil
+}
+
+// likeMagic reports whether the bytes are the magic of this version, of which at most one byte is damaged. The last byte is the
+// version.
+func likeMagic(head []byte) bool {
+	wrong := 0
+	for i := range magic {
+		if head[i] != magic[i] {
+			wrong++
+		}
+	}
+	return wrong == 0 || wrong == 1 && head[len(magic)-1] == magic[len(magic)-1]
+}
+
+// begin reads the Meta. If it is damaged, begin leaves f.at at the next good record.
+func (f *frames) begin() error {
+	_, err := f.next()
+	switch {
+	case errors.Is(err, io.EOF) && f.begun():
+		return errBegun
+	case errors.Is(err, io.EOF):
+		return ErrJournal
+	case err != nil:
+		return err
+	}
+	first := f.offset()
+	if first == int64(len(magic)) {
+		if err := f.decode(&f.meta); err != nil {
+			return ErrJournal
+		}
+		return nil
+	}
+	f.at = first // the record that next has read is not the Meta
+	return nil
 }
 
 // begun reports whether the file ends within its first record, so that its writer may still be writing this record.
@@ -123,19 +166,44 @@ func (f *frames) begun() bool {
 
 func (f *frames) close() { f.z.Close() }
 
-// next reads the head and the bytes of the next record, without decoding them, and returns the record's time. It returns io.EOF if
-// there is no further complete record, and ErrFile if the disk cannot be read.
+// next reads the head and the bytes of the next record, without decoding them, and returns the record's time. It skips damaged
+// bytes up to the next good record, and records with an impossible time; the field damage then has their places. It returns io.EOF
+// if there is no further good record, and ErrFile if the disk cannot be read.
 func (f *frames) next() (time.Time, error) {
+	for {
+		from := f.at
+		at, err := f.read()
+		switch {
+		case err == nil && possible(at.UnixMicro()):
+			f.tail = nil
+			return at, nil
+		case err == nil:
+			f.damaged(from, "a record with an impossible time is ignored")
+		case !errors.Is(err, errFrame):
+			return time.Time{}, err
+		default:
+			if err := f.resync(); err != nil {
+				return time.Time{}, err
+			}
+		}
+	}
+}
+
+// errFrame means that no complete record with a right checksum is at an offset.
+var errFrame = errors.New("no good record")
+
+// read reads the record at f.at. It returns errFrame if there is no good record.
+func (f *frames) read() (time.Time, error) {
 	var head [frameHead]byte
 	if f.at+frameHead+frameTime > f.size {
-		return time.Time{}, io.EOF
+		return time.Time{}, errFrame
 	}
 	if _, err := f.r.ReadAt(head[:], f.at); err != nil {
 		return time.Time{}, fmt.Errorf("%w: journal: %w", ErrFile, err)
 	}
 	length := int64(binary.LittleEndian.Uint32(head[:]))
 	if length < frameTime || length > frameLimit || f.at+frameHead+length > f.size {
-		return time.Time{}, io.EOF // the record is torn, or is being written
+		return time.Time{}, errFrame // the record is torn, or is being written
 	}
 	if int64(cap(f.buf)) < length {
 		f.buf = make([]byte, length)
@@ -144,12 +212,14 @@ func (f *frames) next() (time.Time, error) {
 	if _, err := f.r.ReadAt(f.buf, f.at+frameHead); err != nil {
 		return time.Time{}, fmt.Errorf("%w: journal: %w", ErrFile, err)
 	}
-	if crc32.Checksum(f.buf, castagnoli) != binary.LittleEndian.Uint32(head[4:]) {
-		return time.Time{}, io.EOF
+	sum := binary.LittleEndian.Uint32(head[4:])
+	if crc32.Checksum(f.buf, castagnoli) != sum {
+		f.checked += length
+		return time.Time{}, errFrame
 	}
 	f.at += frameHead + length
 	at := binary.LittleEndian.Uint64(f.buf)
-	f.sums = at&sumsMark != 0
+	f.sums, f.sum = at&sumsMark != 0, sum
 	return time.UnixMicro(int64(at &^ sumsMark)).UTC(), nil
 }
 
@@ -157,7 +227,7 @@ func (f *frames) next() (time.Time, error) {
 func (f *frames) plain() ([]byte, error) {
 	text, err := f.z.DecodeAll(f.buf[frameTime:], f.text[:0])
 	if err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
+		return nil, fmt.Errorf("%w: %w", errRefused, err)
 	}
 	f.text = text
 	return text, nil
@@ -177,21 +247,40 @@ func (f *frames) decode(v any) error {
 	if err != nil {
 		return err
 	}
+	if !withinMemory(text) {
+		return errTooLarge
+	}
 	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("journal: %w", err)
+		return fmt.Errorf("%w: %w", errRefused, err)
 	}
 	return nil
 }
 
-// sweep decodes the record that next has read.
+// offset returns where the record that next has read begins.
+func (f *frames) offset() int64 { return f.at - frameHead - int64(len(f.buf)) }
+
+// sweep decodes the record that next has read. It returns errRefused if the record is forged or damaged.
 func (f *frames) sweep(at time.Time) (*Sweep, error) {
 	s := new(Sweep)
 	if err := f.decode(s); err != nil {
 		return nil, err
 	}
 	s.Time = at
+	if !infoOf(s).possible() || s.Lost < 0 {
+		return nil, fmt.Errorf("%w: it has an impossible duration or count", errRefused)
+	}
+	if len(s.Note) > maxNote+len(more) {
+		s.Note = strings.ToValidUTF8(s.Note[:maxNote], "") + more
+	}
+	rows := s.Rows[:0]
 	for i := range s.Rows {
-		s.Rows[i].Time = at.UnixMicro()
+		if s.Rows[i].Time = at.UnixMicro(); s.Rows[i].possible() {
+			rows = append(rows, s.Rows[i])
+		}
+	}
+	if n := len(s.Rows) - len(rows); n > 0 {
+		f.damaged(f.offset(), fmt.Sprintf("%d rows with impossible times are ignored", n))
+		s.Rows = rows
 	}
 	return s, nil
 }
@@ -230,7 +319,7 @@ func createJournal(path string, meta Meta, at time.Time) (*journal, error) {
 }
 
 // continueJournal opens the journal of a former worker. It cuts the file to the length size, which removes a torn record at its
-// end. first is the time of the journal's first sweep, and stacks are the ids of its stacks.
+// end. The caller keeps damaged bytes before size, since good records may follow them. first is the time of the journal's first sweep, and stacks are the ids of its stacks.
 func continueJournal(path string, size int64, first time.Time, stacks map[int64]bool) (*journal, error) {
 	z, err := newEncoder()
 	if err != nil {
@@ -330,43 +419,51 @@ func (j *journal) close() error {
 
 // readJournal passes the sweeps of a journal between since and until to the callback each, one by one. It sorts them by time,
 // because the clock may have been set back. It also passes sweeps outside of this span that have stacks, but without their rows.
-func readJournal(file *os.File, since, until time.Time, each func(*Sweep) error) (Meta, error) {
+// The result damage has the places of damaged and refused records.
+func readJournal(file *os.File, since, until time.Time, each func(*Sweep) error) (meta Meta, damage []error, err error) {
 	st, err := file.Stat()
 	if err != nil {
-		return Meta{}, fmt.Errorf("journal: %w", err)
+		return Meta{}, nil, fmt.Errorf("journal: %w", err)
 	}
 	f, err := openFrames(file, st.Size())
 	if err != nil {
-		return Meta{}, err
+		return Meta{}, nil, err
 	}
 	defer f.close()
 	list, err := f.list()
 	if err != nil {
-		return f.meta, err
+		return f.meta, f.damage, err
 	}
-	slices.SortStableFunc(list, func(a, b sweepFrame) int { return cmp.Compare(a.at, b.at) })
+	tail := f.tail
 	for _, frame := range list {
 		f.at = frame.offset
 		at, err := f.next()
 		if err != nil {
-			return f.meta, err
+			return f.meta, f.damage, err
 		}
 		outside := at.Before(since) || !at.Before(until)
 		if outside && !bytesHaveStacks(f) {
 			continue
 		}
 		s, err := f.sweep(at)
+		if errors.Is(err, errRefused) {
+			f.damaged(frame.offset, err.Error())
+			continue
+		}
 		if err != nil {
-			return f.meta, err
+			return f.meta, f.damage, err
 		}
 		if outside {
 			s.Rows = nil // sweeps in the span may refer to its stacks
 		}
 		if err := each(s); err != nil {
-			return f.meta, err
+			return f.meta, f.damage, err
 		}
 	}
-	return f.meta, nil
+	if tail != nil {
+		f.damage = append(f.damage, tail)
+	}
+	return f.meta, f.damage, nil
 }
 
 // firstSweep returns the time of the first sweep of a journal, and its Meta; the zero time: it has no sweep.
@@ -387,21 +484,31 @@ func firstSweep(file io.ReaderAt, size int64) (time.Time, Meta, error) {
 	}
 }
 
-// list returns the places of the records that have sweeps, in the order in which they were written.
+// list returns the places of the records that have sweeps, ordered by time. A record that the file has twice is listed once.
 func (f *frames) list() (list []sweepFrame, err error) {
-	for {
-		offset := f.at
+	for len(list) < maxFrames {
 		at, err := f.next()
 		if errors.Is(err, io.EOF) {
-			return list, nil
+			break
 		}
 		if err != nil {
 			return nil, err
 		}
 		if !f.sums {
-			list = append(list, sweepFrame{offset: offset, at: at.UnixMicro()})
+			list = append(list, sweepFrame{offset: f.offset(), at: at.UnixMicro(), sum: f.sum})
 		}
 	}
+	if len(list) == maxFrames {
+		f.damaged(f.at, "more records than an hour can have: the rest is ignored")
+	}
+	slices.SortStableFunc(list, func(a, b sweepFrame) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.sum, b.sum)) })
+	return slices.CompactFunc(list, func(a, b sweepFrame) bool {
+		twice := a.at == b.at && a.sum == b.sum
+		if twice {
+			f.damaged(b.offset, "a record stands in the file again, and counts once")
+		}
+		return twice
+	}), nil
 }
 
 // bytesHaveStacks reports whether the record that next has read has stacks. It searches the JSON text, which costs far less than

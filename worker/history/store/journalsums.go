@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -29,6 +30,9 @@ const (
 	sumFixed  = 24 // bytes of the three numbers of 8 bytes
 	leastSum  = sumTexts + 2 + sumFixed
 	eightByte = 8
+	// Bounds of a minute. An adder may exceed sumKeys by the samples that it counts without query and application.
+	maxSums  = 8 * sumKeys
+	maxTexts = sumTexts*maxSums + 1
 )
 
 // errSums means that a record of Sums cannot be decoded.
@@ -111,11 +115,11 @@ func (d *sumDecoder) number() uint64 {
 	return v
 }
 
-// count reads the number of elements that follow. Each of them has at least as many bytes as the parameter least says. If the
-// remaining bytes cannot hold the elements, count sets d.err.
-func (d *sumDecoder) count(least int) int {
+// count reads the number of elements that follow, at most the parameter most. Each of them has at least as many bytes as the
+// parameter least says. If the remaining bytes cannot hold the elements, count sets d.err.
+func (d *sumDecoder) count(least, most int) int {
 	n := d.number()
-	if n > uint64(len(d.b)/least) {
+	if n > uint64(min(most, len(d.b)/least)) {
 		d.b, d.err = nil, errSums
 		return 0
 	}
@@ -136,11 +140,11 @@ func (d *sumDecoder) bytes(n int) []byte {
 func decodeSums(b []byte, minute int64) (from int64, list []Sum, err error) {
 	d := &sumDecoder{b: b}
 	from = int64(d.number())
-	texts := make([]string, d.count(1))
+	texts := make([]string, d.count(1, maxTexts))
 	for i := range texts {
-		texts[i] = string(d.bytes(d.count(1)))
+		texts[i] = string(d.bytes(d.count(1, len(d.b))))
 	}
-	list = make([]Sum, d.count(leastSum))
+	list = make([]Sum, d.count(leastSum, maxSums))
 	for i := range list {
 		s := &list[i]
 		s.Time, s.Seconds = minute, minuteSeconds
@@ -156,6 +160,9 @@ func decodeSums(b []byte, minute int64) (from int64, list []Sum, err error) {
 		s.QueryID = int64(binary.LittleEndian.Uint64(fixed))
 		s.Weight = math.Float64frombits(binary.LittleEndian.Uint64(fixed[eightByte:]))
 		s.TopStack = int64(binary.LittleEndian.Uint64(fixed[2*eightByte:]))
+		if d.err == nil && !s.possible() {
+			d.err = errSums
+		}
 		if d.err != nil {
 			return 0, nil, d.err
 		}
@@ -178,7 +185,8 @@ type journalReader struct {
 // A sweepFrame is the place of a sweep's record in the journal, and its time.
 type sweepFrame struct {
 	offset, at int64
-	counted    bool // a record of Sums counts this sweep
+	counted    bool   // a record of Sums counts this sweep
+	sum        uint32 // checksum of the record
 }
 
 // read passes the stored Sums of the whole minutes in the span to j.each, one by one. It then adds up the sweeps that these Sums
@@ -188,6 +196,7 @@ func (j *journalReader) read(ctx context.Context) error {
 		return err
 	}
 	m := newMinutes(j.each)
+	j.dropTwice()
 	for _, f := range j.sweeps {
 		if f.counted || f.at < j.lo || f.at >= j.hi || j.enough(time.UnixMicro(f.at)) {
 			continue
@@ -201,6 +210,10 @@ func (j *journalReader) read(ctx context.Context) error {
 			return err
 		}
 		s, err := j.frames.sweep(at)
+		if errors.Is(err, errRefused) {
+			j.frames.damaged(f.offset, err.Error())
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -216,19 +229,21 @@ func (j *journalReader) read(ctx context.Context) error {
 // readMinutes finds the records of the sweeps, and passes the stored Sums of the minutes that are completely in the span to
 // j.each.
 func (j *journalReader) readMinutes(ctx context.Context) error {
-	for {
+	for len(j.sweeps) < maxFrames {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		offset := j.frames.at
 		at, err := j.frames.next()
 		switch {
 		case errors.Is(err, io.EOF):
+			if j.frames.tail != nil {
+				j.frames.damage = append(j.frames.damage, j.frames.tail)
+			}
 			return nil
 		case err != nil:
 			return err
 		case !j.frames.sums:
-			j.sweeps = append(j.sweeps, sweepFrame{offset: offset, at: at.UnixMicro()})
+			j.sweeps = append(j.sweeps, sweepFrame{offset: j.frames.offset(), at: at.UnixMicro(), sum: j.frames.sum})
 			continue
 		}
 		minute := at.UnixMicro()
@@ -245,6 +260,30 @@ func (j *journalReader) readMinutes(ctx context.Context) error {
 			}
 		}
 	}
+	j.frames.damaged(j.frames.at, "more records than an hour can have: the rest is ignored")
+	return nil
+}
+
+// dropTwice removes the sweeps that the file has a second time.
+func (j *journalReader) dropTwice() {
+	type key struct {
+		at  int64
+		sum uint32
+	}
+	found := make(map[key]bool, len(j.sweeps))
+	for _, f := range j.sweeps {
+		if f.counted {
+			found[key{f.at, f.sum}] = true
+		}
+	}
+	j.sweeps = slices.DeleteFunc(j.sweeps, func(f sweepFrame) bool {
+		k := key{f.at, f.sum}
+		twice := !f.counted && found[k]
+		if found[k] = true; twice {
+			j.frames.damaged(f.offset, "a record stands in the file again, and counts once")
+		}
+		return twice
+	})
 }
 
 // count marks as counted the sweeps whose records begin at or after the offset from. It returns false if one of them is of another

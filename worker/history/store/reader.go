@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/parquet-go/parquet-go"
 	"golang.org/x/sys/unix"
@@ -195,10 +196,14 @@ func (r *Reader) damaged(err error) error {
 	return err
 }
 
-// maxTogether bounds the rows of an hour that Rows puts in order at a time, more than the rows of a group.
-const maxTogether = 4 << 20
+// maxTogether bounds the rows of an hour that Rows puts in order at a time, more than the rows of a group. maxTogetherBytes bounds
+// the bytes of their texts and blockers.
+const (
+	maxTogether      = 512 << 10
+	maxTogetherBytes = 256 << 20
+)
 
-// errTogether means that a file of rows cannot be from this package: too many of its row groups overlap in time.
+// errTogether means that a span has more rows than maxTogether. In a span of a second, the file cannot be from this package.
 var errTogether = fmt.Errorf("%w: too many rows at one time", ErrFile)
 
 // Rows calls the callback each for every row of a span, ordered by time and process.
@@ -263,11 +268,34 @@ func (r *Reader) hourRows(ctx context.Context, dir string, lo, hi int64, each fu
 	return nil
 }
 
-// groupRows calls the callback each with the rows of groups, in order.
+// groupRows calls the callback each with the rows of groups, in order. If they are too many to put in order at a time, it reads the
+// groups again for each half of the span.
 func (r *Reader) groupRows(ctx context.Context, groups []rowGroup, lo, hi int64, each func(*Row) error) error {
+	known := len(r.Damage)
+	err := r.rowsTogether(ctx, groups, lo, hi, each)
+	if !errors.Is(err, errTogether) {
+		return err
+	}
+	r.Damage = r.Damage[:known]
+	if hi-lo <= time.Second.Microseconds() {
+		return r.damaged(err)
+	}
+	middle := lo + (hi-lo)/2
+	if err := r.groupRows(ctx, groups, lo, middle, each); err != nil {
+		return err
+	}
+	return r.groupRows(ctx, groups, middle, hi, each)
+}
+
+// rowsTogether is groupRows for a span with few rows. It returns errTogether, and has not called the callback, if they are too many.
+func (r *Reader) rowsTogether(ctx context.Context, groups []rowGroup, lo, hi int64, each func(*Row) error) error {
 	var rows []Row
-	texts := shared{}
+	texts, bytes := shared{}, 0
 	for _, g := range groups {
+		if g.hi < lo || g.lo >= hi {
+			continue
+		}
+		impossible := 0
 		err := g.file.guard(func() error {
 			return readGroup(g.file, g.number, func(list []Row) error {
 				if err := ctx.Err(); err != nil {
@@ -277,18 +305,26 @@ func (r *Reader) groupRows(ctx context.Context, groups []rowGroup, lo, hi int64,
 					if list[i].Time < lo || list[i].Time >= hi {
 						continue
 					}
-					if len(rows) >= maxTogether {
+					if !list[i].possible() {
+						impossible++
+						continue
+					}
+					bytes += texts.share(&list[i]) + len(list[i].BlockedBy)*int(unsafe.Sizeof(Blocker{}))
+					if len(rows) >= maxTogether || bytes > maxTogetherBytes {
 						return fmt.Errorf("%w: %s", errTogether, g.file.path)
 					}
-					texts.share(&list[i])
 					rows = append(rows, list[i])
 				}
 				return nil
 			})
 		})
+		if errors.Is(err, errTogether) {
+			return err
+		}
 		if err := r.damaged(err); err != nil {
 			return err
 		}
+		r.impossible(g.file.path, "rows", impossible)
 	}
 	slices.SortFunc(rows, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.PID, b.PID)) })
 	for i := range rows {
@@ -307,7 +343,8 @@ func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
 		return r.damaged(err)
 	}
 	defer f.Close()
-	_, err = readJournal(f, since, until, each)
+	_, damage, err := readJournal(f, since, until, each)
+	r.Damage = append(r.Damage, damage...)
 	return r.damaged(err)
 }
 
@@ -322,7 +359,7 @@ func (r *Reader) openJournal() (*os.File, error) {
 		return nil, err
 	}
 	first, meta, err := firstSweep(f, size)
-	if id := strings.TrimPrefix(filepath.Base(r.dir), "cluster="); err == nil && meta.SystemID != id {
+	if id := strings.TrimPrefix(filepath.Base(r.dir), "cluster="); err == nil && meta != (Meta{}) && meta.SystemID != id {
 		err = fmt.Errorf("%w: %s is of another server, with the system identifier %q", ErrFile, journalPath(r.dir), meta.SystemID)
 	}
 	if err != nil {
@@ -350,31 +387,51 @@ func closedBefore(clusterDir string, journal io.ReaderAt, size int64, first time
 		if _, err := os.Lstat(filepath.Join(dir, strings.Replace(name, "sweeps", "rows", 1))); err != nil {
 			continue // a worker is still writing this hour
 		}
-		var times []int64
-		err := readTable(context.Background(), path, -1<<63, 1<<63-1, func(list []SweepInfo) error {
-			for i := range list {
-				times = append(times, list[i].Time)
-			}
-			if times[0] != first.UnixMicro() {
-				return errStop
-			}
-			return nil
-		})
-		if err != nil {
-			continue
-		}
-		f, err := openFrames(journal, size)
-		if err != nil {
-			return false
-		}
-		list, err := f.list()
-		f.close()
-		slices.SortStableFunc(list, func(a, b sweepFrame) int { return cmp.Compare(a.at, b.at) }) // as convert does
-		if err == nil && slices.EqualFunc(list, times, func(s sweepFrame, at int64) bool { return s.at == at }) {
+		same, err := hasSweeps(path, journal, size)
+		if err == nil && same {
 			return true
 		}
 	}
 	return false
+}
+
+// hasSweeps reports whether the file at path has the sweeps of a journal, except those that convert could not decode.
+func hasSweeps(path string, journal io.ReaderAt, size int64) (bool, error) {
+	f, err := openFrames(journal, size)
+	if err != nil {
+		return false, err
+	}
+	defer f.close()
+	list, err := f.list()
+	if err != nil {
+		return false, err
+	}
+	err = readTable(context.Background(), path, -1<<63, 1<<63-1, func(closed []SweepInfo) error {
+		for i := range closed {
+			for len(list) > 0 && list[0].at != closed[i].Time && f.refuses(list[0]) {
+				list = list[1:]
+			}
+			if len(list) == 0 || list[0].at != closed[i].Time {
+				return errStop
+			}
+			list = list[1:]
+		}
+		return nil
+	})
+	for err == nil && len(list) > 0 && f.refuses(list[0]) {
+		list = list[1:]
+	}
+	return len(list) == 0, err
+}
+
+// refuses reports whether a record cannot be decoded.
+func (f *frames) refuses(s sweepFrame) bool {
+	f.at = s.offset
+	at, err := f.next()
+	if err == nil {
+		_, err = f.sweep(at)
+	}
+	return errors.Is(err, errRefused)
 }
 
 // Sweeps calls each with the sweeps of a span, in the order of the hours.
@@ -395,12 +452,24 @@ func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(S
 // closedSweeps calls the callback each for every sweep that a closed hour has within a span.
 func (r *Reader) closedSweeps(ctx context.Context, dir string, since, until int64, each func(SweepInfo) error) error {
 	for _, path := range parts(dir, "sweeps") {
+		impossible, found := 0, 0
 		err := readTable(ctx, path, since, until, func(list []SweepInfo) error {
 			for _, s := range list {
-				if s.Time >= since && s.Time < until {
-					if err := each(s); err != nil {
-						return err
-					}
+				if s.Time < since || s.Time >= until {
+					continue
+				}
+				if !s.possible() {
+					impossible++
+					continue
+				}
+				if found++; found > maxFrames {
+					return fmt.Errorf("%w: %s: it has more sweeps than an hour can have", ErrFile, path)
+				}
+				if len(s.Note) > maxNote+len(more) {
+					s.Note = strings.ToValidUTF8(s.Note[:maxNote], "") + more
+				}
+				if err := each(s); err != nil {
+					return err
 				}
 			}
 			return nil
@@ -408,8 +477,16 @@ func (r *Reader) closedSweeps(ctx context.Context, dir string, since, until int6
 		if err := r.damaged(err); err != nil {
 			return err
 		}
+		r.impossible(path, "sweeps", impossible)
 	}
 	return nil
+}
+
+// impossible adds to r.Damage that n records of a file are not shown.
+func (r *Reader) impossible(path, what string, n int) {
+	if n > 0 {
+		r.Damage = append(r.Damage, fmt.Errorf("%w: %s: %d %s with impossible times, durations or counts are ignored", ErrFile, path, n, what))
+	}
 }
 
 // Stacks returns the stacks with these ids, by id. It reads the hours of a span, and omits stacks that they do not have.
@@ -451,8 +528,8 @@ func (r *Reader) Meta() (Meta, error) {
 	f, _, err := open(journalPath(r.dir))
 	if err == nil {
 		defer f.Close()
-		m, err = readJournal(f, forever, forever, func(*Sweep) error { return errStop })
-		if err == nil || errors.Is(err, errStop) {
+		m, _, err = readJournal(f, forever, forever, func(*Sweep) error { return errStop })
+		if (err == nil || errors.Is(err, errStop)) && m != (Meta{}) {
 			return m, nil
 		}
 	}

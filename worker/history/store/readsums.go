@@ -57,7 +57,9 @@ func (r *Reader) liveSums(ctx context.Context, j *journalReader) error {
 		return r.damaged(err)
 	}
 	defer j.frames.close()
-	return r.damaged(j.read(ctx))
+	err = j.read(ctx)
+	r.Damage = append(r.Damage, j.frames.damage...)
+	return r.damaged(err)
 }
 
 // hourSums reads the Sums of a closed hour.
@@ -91,6 +93,7 @@ func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) err
 		return nil
 	}
 	for _, path := range parts(h.dir, "sums") {
+		impossible := 0
 		err := readGroups(ctx, path, from, to, func(p *parquetFile, g int) error {
 			if leaf, found := p.groups[g].Schema().Lookup("bucket_seconds"); found {
 				if lo, hi, ok := p.integers(g, leaf.ColumnIndex); ok && (int64(seconds) < lo || int64(seconds) > hi) {
@@ -101,12 +104,17 @@ func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) err
 				if s.Seconds != seconds || s.Time < from || s.Time >= to {
 					return nil
 				}
+				if !s.possible() {
+					impossible++
+					return nil
+				}
 				return h.each(s)
 			})
 		})
 		if err := h.r.damaged(err); err != nil {
 			return err
 		}
+		h.r.impossible(path, "sums", impossible)
 	}
 	return nil
 }

@@ -216,13 +216,20 @@ func (w *Writer) recover(now time.Time) error {
 		}
 		if bytesHaveStacks(f) {
 			s, err := f.sweep(at)
-			if err != nil {
-				return w.setAside(now, err)
+			if err != nil { // readers report this record
+				continue
 			}
 			for _, k := range s.Stacks {
 				stacks[k.ID] = true
 			}
 		}
+	}
+	end, damage := f.at, f.damage
+	if f.tail != nil { // not a torn record: readers skip these bytes
+		end, damage = st.Size(), append(damage, f.tail)
+	}
+	if first.IsZero() && len(damage) > 0 {
+		return w.setAside(now, damage[0])
 	}
 	if first.IsZero() { // no sweep was written
 		return os.Remove(path)
@@ -230,9 +237,12 @@ func (w *Writer) recover(now time.Time) error {
 	if !first.Truncate(time.Hour).Equal(now.UTC().Truncate(time.Hour)) {
 		return w.closeHour(now)
 	}
-	j, err := continueJournal(path, f.at, first, stacks)
+	j, err := continueJournal(path, end, first, stacks)
 	if err != nil {
 		return err
+	}
+	if len(damage) > 0 {
+		w.note = fmt.Sprintf("%d parts of the hour's journal are damaged, and the others are kept: %v", len(damage), damage[0])
 	}
 	w.journal = j
 	return nil
