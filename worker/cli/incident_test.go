@@ -44,6 +44,15 @@ func checkTake(t *testing.T, dataDir, recordDir string, holder uint32) {
 	if status != exitOK || !strings.Contains(out, fmt.Sprintf("\n  %d (", holder)) || !strings.Contains(out, "ProcSleep") {
 		t.Errorf("status %d: %s", status, out)
 	}
+	nowhere := filepath.Join(t.TempDir(), "nosuch")
+	const missing = "history: no history is recorded for cluster"
+	if status, out, _ := run(t, "incident", "take", "-D", dataDir, "--record-dir", nowhere, "--profile", "0"); status != exitOK || !strings.Contains(out, missing) {
+		t.Errorf("text without a history: status %d: %s", status, out)
+	}
+	status, _, errOut := run(t, "incident", "take", "-D", dataDir, "--record-dir", nowhere, "--profile", "0", "-o", filepath.Join(t.TempDir(), "i.html"))
+	if status != exitOK || !strings.Contains(errOut, "missing: "+missing) {
+		t.Errorf("page without a history: status %d: %s", status, errOut)
+	}
 	if status, out, _ := run(t, "incident", "list", "--record-dir", recordDir); status != exitOK || !strings.Contains(out, "no incidents in") {
 		t.Errorf("status %d: %s", status, out)
 	}

@@ -393,6 +393,11 @@ func (f *incidentFlags) take(ctx context.Context, out, stderr io.Writer, version
 	if err := f.write(out, func(w io.Writer) error { return printIncident(w, i, format) }); err != nil {
 		return err
 	}
+	if format != console.FormatText { // the text has the missing parts
+		for _, m := range i.Missing {
+			console.Tellf(stderr, "missing: %s", render.VisibleLine(m))
+		}
+	}
 	f.tellNext(stderr, format)
 	return nil
 }

@@ -210,9 +210,7 @@ func (i *Incident) addHistory(ctx context.Context, dir string) {
 	}
 	r, err := store.OpenReader(dir, i.Server.SystemID)
 	if err != nil {
-		if !errors.Is(err, store.ErrNoHistory) {
-			i.missing("history", err)
-		}
+		i.missing("history", err)
 		return
 	}
 	b := spans{open: map[int64]*Span{}, prints: map[*Span]string{}}
@@ -222,7 +220,9 @@ func (i *Incident) addHistory(ctx context.Context, dir string) {
 	for _, err := range r.Damage {
 		i.missing("history", err)
 	}
-	h.Seconds = b.seconds()
+	if h.Seconds = b.seconds(); len(h.Seconds) == 0 {
+		i.missing("history", errors.New("no session was recorded in the five minutes before"))
+	}
 	list := b.all
 	if len(list) > maxSpans {
 		slices.SortStableFunc(list, func(x, y *Span) int {

@@ -401,3 +401,38 @@ func TestForgedJournal(t *testing.T) {
 		f.Close()
 	}
 }
+
+// TestUnreadableJournalPruned has a journal that is not one, which a worker keeps under another name. The file counts against the size
+// limit and the age, so that it goes like a closed hour.
+func TestUnreadableJournalPruned(t *testing.T) {
+	t.Parallel()
+	j := newJournalTest(t, 1)
+	for i, o := range []store.Options{{Keep: 2 * time.Hour}, {Size: 1 << 20}} {
+		j.put(bytes.Repeat([]byte("x"), 2<<20))
+		o.Dir, o.Meta, o.MinFree = j.dir, meta, 1
+		aside := func() []string {
+			list, err := filepath.Glob(filepath.Join(filepath.Dir(j.path), "journal.unreadable-*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return list
+		}
+		w, err := store.Open(o)
+		if err != nil || len(aside()) != 1 {
+			t.Fatalf("%d: %v, %v", i, err, aside())
+		}
+		if i == 0 {
+			if err := w.Append(small(j.from)); err != nil || len(aside()) != 1 {
+				t.Errorf("%v, %v", err, aside())
+			}
+			old := j.from.Add(-4 * time.Hour)
+			if err := os.Chtimes(aside()[0], old, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Append(small(j.from.Add(2 * time.Minute))); err != nil || len(aside()) != 0 {
+			t.Errorf("%d: %v, %v", i, err, aside())
+		}
+		w.Close()
+	}
+}

@@ -16,9 +16,38 @@ import (
 
 // A closedHour is a folder of a closed hour, and its size on the disk.
 type closedHour struct {
-	dir  string
-	from time.Time
-	size int64
+	dir   string // the folder, or the file if aside is set
+	from  time.Time
+	size  int64
+	aside bool // it is a journal that could not be read (see Writer.setAside)
+}
+
+// remove removes the files of an hour.
+func (h *closedHour) remove() error {
+	if !h.aside {
+		return removeHour(h.dir)
+	}
+	if err := os.Remove(h.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// asideName is the begin of the name of a journal that could not be read. A number follows.
+const asideName = "journal.unreadable-"
+
+// kept lists all that prune may remove from a state directory, the oldest first: the closed hours of all clusters, and the journals
+// that could not be read.
+func kept(dir string) []closedHour {
+	list := closedHours(filepath.Join(dir, "cluster=*"))
+	files, _ := filepath.Glob(filepath.Join(dir, "cluster=*", asideName+"*"))
+	for _, path := range files {
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+			list = append(list, closedHour{dir: path, from: info.ModTime(), size: info.Size(), aside: true})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b closedHour) int { return a.from.Compare(b.from) })
+	return list
 }
 
 // closedHours lists the closed hours in the folders that match pattern, the oldest first: one cluster's folder, or "cluster=*" in
@@ -47,14 +76,14 @@ func closedHours(pattern string) []closedHour {
 	return list
 }
 
-// prune removes closed hours, the oldest first, until the rest is within Keep and the size limit, and enough space is free. It
+// prune removes closed hours and journals that could not be read, the oldest first, until the rest is within Keep and the size limit, and enough space is free. It
 // returns ErrNoSpace if too little space is free and no closed hour is left.
 func (w *Writer) prune(now time.Time) error {
 	most, err := w.part()
 	if err != nil {
 		return err
 	}
-	list := closedHours(filepath.Join(w.o.Dir, "cluster=*"))
+	list := kept(w.o.Dir)
 	var total int64
 	for _, h := range list {
 		total += h.size
@@ -70,7 +99,7 @@ func (w *Writer) prune(now time.Time) error {
 			break
 		}
 		list = list[1:]
-		if err := removeHour(h.dir); err != nil {
+		if err := h.remove(); err != nil {
 			failed = cmp.Or(failed, fmt.Errorf("history: %w", err))
 			continue
 		}
@@ -91,9 +120,10 @@ func (w *Writer) prune(now time.Time) error {
 	return nil
 }
 
-// removeOldest removes the oldest closed hour of a state directory that can be removed. It returns false if there is none.
+// removeOldest removes the oldest closed hour of a state directory that can be removed, or the oldest journal that could not be
+// read. It returns false if there is none.
 func removeOldest(dir string) bool {
-	return slices.ContainsFunc(closedHours(filepath.Join(dir, "cluster=*")), func(h closedHour) bool { return removeHour(h.dir) == nil })
+	return slices.ContainsFunc(kept(dir), func(h closedHour) bool { return h.remove() == nil })
 }
 
 // full reports whether an error means that the disk or a quota has no room.

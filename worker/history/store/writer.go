@@ -251,7 +251,7 @@ func (w *Writer) recover(now time.Time) error {
 // setAside renames a journal that cannot be read. The note of the next sweep reports this.
 func (w *Writer) setAside(now time.Time, why error) error {
 	path := journalPath(w.dir)
-	to := fmt.Sprintf("%s.unreadable-%d", path, now.UnixNano())
+	to := filepath.Join(w.dir, asideName+strconv.FormatInt(now.UnixNano(), 10))
 	if err := os.Rename(path, to); err != nil {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}

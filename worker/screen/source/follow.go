@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ const (
 	followBudget = 700 * time.Millisecond // time limit for decoding sweeps, per call
 	followLook   = 5 * time.Second        // time after which this program itself reads the idle sessions again
 	followLate   = 2 * time.Second        // added to three periods: a recorder without a new sweep for so long does not run
+	maxMissing   = 10                     // damaged parts of the journal that are shown
 	noSessions   = "no sessions: "        // part of the note of a sweep in which the recorder could not read the server
 )
 
@@ -89,6 +91,11 @@ func (l *Live) takeSweep(s *store.Sweep, last bool) {
 		w.keepFrames(k.ID, k.Frames)
 	}
 	l.add(m, f, l.rules.apply(f), KindRecorded, 2*s.Period)
+	for _, err := range w.f.Damage() {
+		if l.info.Missing = append(slices.Clone(l.info.Missing), err.Error()); len(l.info.Missing) >= maxMissing {
+			break
+		}
+	}
 	l.info.IntervalSeconds = s.Period.Seconds()
 	if l.past.addRecordedStacks(span, m, w.frames) {
 		w.stacks = s.Time
