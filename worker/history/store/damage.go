@@ -25,7 +25,7 @@ var (
 	// errRefused means that a record has a right checksum, but no data that a recorder writes.
 	errRefused = errors.New("a record cannot be used")
 	// errTooLarge is an errRefused: the record would take too much memory.
-	errTooLarge = fmt.Errorf("%w: it has more rows than a server can have sessions", errRefused)
+	errTooLarge = fmt.Errorf("%w: it has more elements than a sweep can have", errRefused)
 )
 
 // damaged adds a place to f.damage.

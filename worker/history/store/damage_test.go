@@ -327,11 +327,11 @@ func TestForgedJournal(t *testing.T) {
 		want   string
 		shown  bool // the sweep is shown, without its row
 	}{
-		"empty rows":         {forged(t, at, `{"rows":[`+strings.Repeat(`{},`, 7<<20)+`{}]}`), "more rows than a server", false},
-		"null rows":          {forged(t, at, `{"rows":[`+strings.Repeat(`null,`, 4<<20)+`null]}`), "more rows than a server", false},
-		"blockers":           {forged(t, at, `{"rows":[{"by":[`+strings.Repeat(`{},`, 7<<20)+`{}]}]}`), "more rows than a server", false},
-		"frames":             {forged(t, at, `{"stacks":[{"frames":[`+strings.Repeat(`"",`, 7<<20)+`""]}]}`), "more rows than a server", false},
-		"deep":               {forged(t, at, strings.Repeat(`[`, 5000)+strings.Repeat(`]`, 5000)), "more rows than a server", false},
+		"empty rows":         {forged(t, at, `{"rows":[`+strings.Repeat(`{},`, 7<<20)+`{}]}`), "more elements than a sweep", false},
+		"null rows":          {forged(t, at, `{"rows":[`+strings.Repeat(`null,`, 4<<20)+`null]}`), "more elements than a sweep", false},
+		"blockers":           {forged(t, at, `{"rows":[{"by":[`+strings.Repeat(`{},`, 7<<20)+`{}]}]}`), "more elements than a sweep", false},
+		"frames":             {forged(t, at, `{"stacks":[{"frames":[`+strings.Repeat(`"",`, 7<<20)+`""]}]}`), "more elements than a sweep", false},
+		"deep":               {forged(t, at, strings.Repeat(`[`, 5000)+strings.Repeat(`]`, 5000)), "more elements than a sweep", false},
 		"large":              {forged(t, at, strings.Repeat(` `, 65<<20)+`{}`), "decompressed size exceeds", false},
 		"no JSON":            {forged(t, at, `{"rows":`), "cannot be used", false},
 		"negative period":    {forged(t, at, `{"period":-1}`), "impossible duration", false},
