@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/report/render"
 )
 
@@ -260,7 +261,7 @@ func (d *Dir) Read(id string) (*Incident, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
-	if !withinBounds(text) {
+	if !(limits.JSON{Depth: maxDepth, Elements: maxElements, Members: maxMembers}).Allows(text) {
 		return nil, fmt.Errorf("%w: %s has more parts than an incident can have: it is forged or damaged", ErrUnreadable, path)
 	}
 	i := new(Incident)
@@ -274,36 +275,6 @@ func (d *Dir) Read(id string) (*Incident, error) {
 		return nil, fmt.Errorf("%w: %s has a forest of waits that is too large", ErrUnreadable, path)
 	}
 	return i, nil
-}
-
-// withinBounds reports whether a JSON text is within maxDepth, maxElements and maxMembers. It does not verify the text.
-func withinBounds(text []byte) bool {
-	var open []byte // the brackets that are open
-	elements, members := 0, 0
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; c {
-		case '"':
-			for i++; i < len(text) && text[i] != '"'; i++ {
-				if text[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			open = append(open, c)
-		case '}', ']':
-			open = open[:max(0, len(open)-1)]
-		case ',':
-			if len(open) > 0 && open[len(open)-1] == '[' {
-				elements++
-			} else {
-				members++
-			}
-		}
-		if len(open) > maxDepth || elements > maxElements || members > maxMembers {
-			return false
-		}
-	}
-	return true
 }
 
 // deeper reports whether a forest has more levels than allowed, or a nil node. Such a forest comes from a damaged file.

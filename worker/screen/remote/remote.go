@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
@@ -35,6 +36,11 @@ const (
 	maxReason  = 500 // bytes of an error message in an answer
 	maxHeaders = 64 << 10
 )
+
+// parts bounds the decoded form of an answer.
+//
+//nolint:gochecknoglobals // read only
+var parts = limits.JSON{Depth: 1000, Elements: 500_000, Members: 2_000_000}
 
 // Client requests the data of one worker. A Client is safe for concurrent use.
 type Client struct {
@@ -204,11 +210,17 @@ func (c *Client) get(ctx context.Context, s *view.State, page view.Page) (*view.
 		return nil, c.refused(answer, render.VisibleLine(strings.TrimSpace(string(reason))))
 	}
 	d := &view.Data{}
-	body := &io.LimitedReader{R: answer.Body, N: c.most + 1}
-	if err := json.NewDecoder(body).Decode(d); err != nil {
+	text, err := io.ReadAll(io.LimitReader(answer.Body, c.most+1))
+	if err == nil && int64(len(text)) <= c.most && !parts.Allows(text) {
+		return nil, fmt.Errorf("the answer of %s has more parts than a screen can show", c.Address())
+	}
+	if err == nil {
+		err = json.Unmarshal(text, d)
+	}
+	if err != nil || int64(len(text)) > c.most {
 		var opErr net.Error
 		switch {
-		case body.N <= 0:
+		case int64(len(text)) > c.most:
 			return nil, fmt.Errorf("the answer of %s has more than %d MB", c.Address(), c.most>>20)
 		case ctx.Err() != nil || errors.As(err, &opErr):
 			return nil, fmt.Errorf("the connection to %s ended during the answer: %w", c.Address(), err)

@@ -84,6 +84,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"other data":      {file, text(`{"status": "ok"}`), "it has no information about a server; update the worker"},
 		"a cut answer":    {file, text(good()[:100]), "check the address"},
 		"a huge answer":   {file, text(`{"x": "` + strings.Repeat("x", 1<<20)), "more than 1 MB"},
+		"many parts":      {file, text(`{"x": [` + strings.Repeat("0,", 510_000) + `0]}`), "more parts than a screen can show"},
 		"no columns":      {file, text(strings.Replace(good(), `[1]}]`, `[]}]`, 1)), "a column of the load is not complete"},
 		"negative column": {file, text(strings.Replace(good(), `"column_seconds": 1`, `"column_seconds": 0`, 1)), "the load is not complete"},
 		"deep flame":      {file, text(strings.Replace(good(), `"info":`, `"flame": {"nodes": [{"depth": 0}, {"depth": 2}]}, "info":`, 1)), "flame graph is out of range"},
