@@ -436,3 +436,119 @@ func TestUnreadableJournalPruned(t *testing.T) {
 		w.Close()
 	}
 }
+
+// forgedHour returns the folder of a closed hour with files of an honest recorder, and the begin of the hour.
+func forgedHour(t *testing.T) (dir, hour string, from time.Time) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "state")
+	from = time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC)
+	w := open(t, dir)
+	for i := range 2 {
+		if err := w.Append(small(from.Add(time.Duration(i) * time.Hour))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir, filepath.Join(dir, "cluster="+meta.SystemID, "date=2026-11-28/hour=00"), from
+}
+
+// TestForgedTimes has a closed hour whose records have impossible times, durations and counts. They are reported, and the other
+// records of the files are read.
+func TestForgedTimes(t *testing.T) {
+	t.Parallel()
+	dir, hour, from := forgedHour(t)
+	at, far := from.UnixMicro(), int64(253402300800000000) // the year 10000
+	rows := []store.Row{{Time: at, PID: 1}, {Time: at, Start: -1}, {Time: at, XactStart: far}, {Time: at, QueryStart: math.MinInt64},
+		{Time: at, StateStart: math.MaxInt64}, {Time: at, WaitStart: far}}
+	sweeps := []store.SweepInfo{{Time: at, Period: 1, Rows: 1}}
+	for i, s := range []store.SweepInfo{{Period: -1}, {Period: math.NaN()}, {Period: math.Inf(1)}, {Delay: -1}, {Delay: 1e300}, {Lost: -1}, {Rows: -1}} {
+		s.Time = at + int64(i) + 1
+		sweeps = append(sweeps, s)
+	}
+	sums := []store.Sum{{Time: at, Seconds: 3600, Samples: 5, Weight: 5}}
+	for _, s := range []store.Sum{{Samples: -1}, {Weight: -1}, {Weight: math.NaN()}, {Weight: math.Inf(1)}, {TopCount: -1}} {
+		s.Time, s.Seconds = at, 3600
+		sums = append(sums, s)
+	}
+	for name, file := range map[string][]byte{"rows": written(t, rows), "sweeps": written(t, sweeps), "sums": written(t, sums)} {
+		if err := os.WriteFile(filepath.Join(hour, name+".parquet"), file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := store.OpenReader(dir, meta.SystemID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	summary, err := store.ReadSpan(t.Context(), r, from, from.Add(time.Hour), func(s *store.SpanSweep, _ *store.Gap) error {
+		found += len(s.Rows)
+		if _, err := json.Marshal(s); err != nil || len(s.Rows) != 1 || s.Rows[0].PID != 1 {
+			t.Errorf("%v, %+v", err, s)
+		}
+		return nil
+	})
+	if _, failed := json.Marshal(summary); err != nil || failed != nil || found != 1 || summary.Sweeps != 1 || summary.Seconds != 1 {
+		t.Errorf("%v, %v, %d rows, %+v", err, failed, found, summary)
+	}
+	samples := int64(0)
+	err = r.Sums(t.Context(), store.SumOptions{Since: from, Until: from.Add(time.Hour)}, func(s *store.Sum) error {
+		samples += s.Samples
+		return nil
+	})
+	if err != nil || samples != 5 {
+		t.Errorf("%d samples, %v", samples, err)
+	}
+	text := fmt.Sprint(r.Damage)
+	for _, want := range []string{"5 rows with", "7 sweeps with", "5 sums with"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %s", want, text)
+		}
+	}
+}
+
+// TestManyRowsAtATime has a group with more rows than Rows puts in order at a time. It reads the hour in parts, in order. Rows that all
+// have the same time are refused.
+func TestManyRowsAtATime(t *testing.T) {
+	dir, hour, from := forgedHour(t)
+	const n = 600_000
+	list := make([]store.Row, n)
+	for i := range list { // ordered by process, as in a file of the recorder
+		list[i] = store.Row{PID: int32(i / 3000), Time: from.Add(time.Duration(i%3000) * time.Second).UnixMicro()}
+	}
+	put := func() {
+		if err := os.WriteFile(filepath.Join(hour, "rows.parquet"), written(t, list), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() (found int, damage []error) {
+		r, err := store.OpenReader(dir, meta.SystemID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := store.Row{PID: -1}
+		err = r.Rows(t.Context(), from, from.Add(time.Hour), func(row *store.Row) error {
+			if row.Time < last.Time || row.Time == last.Time && row.PID <= last.PID && found < n-1 && len(list) > 0 && list[0].Time != list[n-1].Time {
+				t.Fatalf("row %d: process %d at %d after process %d at %d", found, row.PID, row.Time, last.PID, last.Time)
+			}
+			found, last = found+1, *row
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found, r.Damage
+	}
+	put()
+	if found, damage := read(); found != n || len(damage) > 0 {
+		t.Errorf("%d rows of %d, %v", found, n, damage)
+	}
+	for i := range list {
+		list[i].Time = from.UnixMicro()
+	}
+	put()
+	if found, damage := read(); found != 0 || len(damage) != 1 {
+		t.Errorf("%d rows at one time, %v", found, damage)
+	}
+}

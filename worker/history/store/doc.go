@@ -16,9 +16,14 @@
 //
 // The journal is a sequence of records. Each record is independent: its length, a CRC-32C (Castagnoli), the time, and the
 // data as JSON, compressed by zstd (RFC 8878). A process that is killed while it writes leaves at most one torn record at
-// the end, which readers ignore and the next writer cuts off.
+// the end, which readers ignore and the next writer cuts off. Other damage stays in the file: readers search for the next
+// good record behind it, and report the skipped bytes (damage.go). The next writer appends, and its first sweep has a note.
+// A journal whose begin cannot be read gets the name journal.unreadable-NUMBER. It counts against the size limit and the
+// age, like a closed hour.
 //
-// Before the library for Parquet reads a part of a file, check.go verifies it: a forged file must not take all memory.
+// A forged file must not take all memory. Before the library for Parquet reads a part of a file, check.go verifies it. For
+// a sweep in the journal, damage.go bounds the memory of the decoded rows. Records with impossible times or numbers are
+// ignored and reported.
 //
 // ReadSpan reads a span of time, sweep by sweep, with the gaps in it, and Totals counts its samples (span.go).
 //

@@ -277,6 +277,11 @@ func (r *Reader) groupRows(ctx context.Context, groups []rowGroup, lo, hi int64,
 		return err
 	}
 	r.Damage = r.Damage[:known]
+	first, last := groups[0].lo, groups[0].hi
+	for _, g := range groups {
+		first, last = min(first, g.lo), max(last, g.hi)
+	}
+	lo, hi = max(lo, first), min(hi, max(last, last+1))
 	if hi-lo <= time.Second.Microseconds() {
 		return r.damaged(err)
 	}
@@ -395,7 +400,7 @@ func closedBefore(clusterDir string, journal io.ReaderAt, size int64, first time
 	return false
 }
 
-// hasSweeps reports whether the file at path has the sweeps of a journal, except those that convert could not decode.
+// hasSweeps reports whether the file at path has the sweeps of a journal. The file may lack sweeps that cannot be decoded.
 func hasSweeps(path string, journal io.ReaderAt, size int64) (bool, error) {
 	f, err := openFrames(journal, size)
 	if err != nil {
