@@ -32,7 +32,9 @@ var (
 // A Reader reads the history of one cluster, also while a worker records it.
 type Reader struct {
 	dir    string
-	Damage []error // an error for each file that could not be read, so that its data is missing in the results
+	Damage []error // an error for each file or part of a file that could not be read, so that its data is missing in the results
+
+	together int // instead of maxTogether, for tests; 0: maxTogether
 }
 
 // Clusters returns the system identifiers of the clusters in a state directory. Without any it returns ErrNoHistory.
@@ -315,7 +317,7 @@ func (r *Reader) rowsTogether(ctx context.Context, groups []rowGroup, lo, hi int
 						continue
 					}
 					bytes += texts.share(&list[i]) + len(list[i].BlockedBy)*int(unsafe.Sizeof(Blocker{}))
-					if len(rows) >= maxTogether || bytes > maxTogetherBytes {
+					if len(rows) >= cmp.Or(r.together, maxTogether) || bytes > maxTogetherBytes {
 						return fmt.Errorf("%w: %s", errTogether, g.file.path)
 					}
 					rows = append(rows, list[i])
