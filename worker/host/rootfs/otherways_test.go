@@ -98,7 +98,7 @@ var allowed = map[string]string{
 	"worker/history/store/journal.go os.OpenFile":          ofWorker,
 	"worker/history/store/prune.go filepath.Glob":          ofWorker,
 	"worker/history/store/prune.go os.ReadDir":             ofWorker,
-	"worker/history/store/prune.go os.Lstat":              ofWorker,
+	"worker/history/store/prune.go os.Lstat":               ofWorker,
 	"worker/history/store/writer.go filepath.Glob":         ofWorker,
 	"worker/history/store/writer.go os.OpenFile":           ofWorker,
 	"worker/history/store/writer.go os.Lstat":              ofWorker,
