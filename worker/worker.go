@@ -370,7 +370,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 	c := w.server()
 	cfg := spool.Config{
 		DataDir: c.DataDir,
-		Base:    w.cfg.SpoolDir, Root: c.Root,
+		Base:    w.cfg.SpoolDir, Root: c.Root, Postmaster: func() int { return w.server().PostmasterPID },
 		Version: w.cfg.Version, Verbs: verb.Names(), Plans: w.plans, Recorder: w.recorder,
 		Log: w.log.Hook(zerolog.HookFunc(w.limitLine)),
 	}

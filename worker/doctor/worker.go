@@ -47,7 +47,7 @@ func timing(pid int) []finding {
 // this program have the same version.
 func serving(c cluster.Cluster, o Options, info spool.Info) finding {
 	text := fmt.Sprintf("process %d, version %s, spool %s", info.PID, info.Version, info.Dir)
-	if _, err := rootfs.IDs(c.UID, c.GID).Stat(c.Root + info.Dir); err != nil {
+	if _, err := rootfs.IDs(c.UID, c.GID).Stat(c.Prefix(info.Dir) + info.Dir); err != nil {
 		return finding{bad, "worker", fmt.Sprintf("%s: %v", text, err), "It makes a new spool by itself; else restart it."}
 	}
 	if info.Protocol != spool.Protocol {

@@ -65,13 +65,11 @@ func insideRoot(pid int, path string) string {
 	return path
 }
 
-// rootOf returns the prefix with which this program reaches a path of the process. It is empty if both have the same
-// root directory.
-func rootOf(pid int) string {
+// rootOf returns the prefix with which this program reaches the path of an image of the process, and the files beside it.
+// It is empty if the path leads to the same file for both.
+func rootOf(pid int, path string) string {
 	root := ProcFolder(pid) + "/root"
-	own, err1 := os.Stat("/")
-	theirs, err2 := os.Stat(root + "/")
-	if err1 == nil && err2 == nil && os.SameFile(own, theirs) {
+	if rootfs.SamePath(root, path) {
 		return ""
 	}
 	return root

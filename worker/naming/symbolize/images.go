@@ -334,8 +334,9 @@ func (c *Cache) adoptFile(
 		_ = f.Close()
 		return nil
 	}
+	path := insideRoot(pid, m.Path)
 	return c.adopt(f, st, &Module{
-		Image: img, Name: img.Name(), Arch: c.Arch, Path: insideRoot(pid, m.Path), Root: rootOf(pid), User: user,
+		Image: img, Name: img.Name(), Arch: c.Arch, Path: path, Root: rootOf(pid, path), User: user,
 		Sources: c.Sources, remote: remote{source: c.Sources.Remote},
 	}, id)
 }

@@ -20,7 +20,7 @@ type Cluster struct {
 	// container and this process is outside.
 	ServerPID int
 	// Root is the prefix for the server's paths in this process. It is "" unless the server has another root
-	// directory.
+	// directory. A server with the same root directory may have other files mounted at some paths: see Prefix.
 	Root string
 	// UID and GID are the effective ids of the postmaster.
 	UID, GID int

@@ -116,14 +116,15 @@ func byDataDir(dir string, find func(path string, file pidFile) (Cluster, error)
 }
 
 // resolve makes a path absolute and resolves symbolic links, except links of /proc whose text is not their target. It
-// leaves a path below the root directory of another process unchanged, because package rootfs resolves it.
+// leaves a path below the root directory of another process unchanged, because package rootfs resolves it. But if the
+// path leads to the same file for both processes, it returns the path of this process.
 func resolve(dir string) (string, error) {
 	path, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
 	if root, inside, ok := rootfs.Split(path); ok {
-		if !sameFile("/", root+"/") {
+		if !rootfs.SamePath(root, "/"+inside) {
 			_, err := rootfs.Stat(path)
 			return path, err
 		}
@@ -180,9 +181,12 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	if uid, ok := owner(info); !ok || uid != status.UID[1] {
 		return Cluster{}, stale("which is not run by the directory's owner", nil)
 	}
-	var root string
+	root, socket := "", socketDir(dir, file.socketDir)
 	err = rootfs.OfStatus(status).Do(func() error {
 		root = rootOf(pid)
+		if filepath.IsAbs(file.socketDir) {
+			socket = (Cluster{PostmasterPID: pid, Root: root}).Prefix(socket) + socket
+		}
 		if err := provePostmaster(file, stat, info); err != nil {
 			return err
 		}
@@ -206,10 +210,6 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	again, err := process.ReadStat(pid)
 	if err != nil || again.StartTime != stat.StartTime {
 		return Cluster{}, stale("which has gone", err)
-	}
-	socket := socketDir(dir, file.socketDir)
-	if filepath.IsAbs(file.socketDir) {
-		socket = root + socket
 	}
 	return Cluster{
 		DataDir: dir, PostmasterPID: pid, PostmasterStart: stat.StartTime, UID: status.UID[1], GID: status.GID[1],

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // A server in a container has its own process ids, which postmaster.pid and SQL use. The kernel lists the ids of a
@@ -127,6 +128,15 @@ func innermost(status process.Status) int {
 		return status.PID
 	}
 	return status.NSPID[len(status.NSPID)-1]
+}
+
+// Prefix returns the prefix with which this process reaches a path of the server. It is Root if the server has another
+// root directory. Otherwise it is empty, or /proc/PID/root if the server has other files mounted at this path.
+func (c Cluster) Prefix(path string) string {
+	if c.Root != "" {
+		return c.Root
+	}
+	return rootfs.Prefix(procPath(c.PostmasterPID, "root"), path)
 }
 
 // rootOf returns the prefix for a process's paths in this process. It is empty if both have the same root directory,

@@ -2,6 +2,7 @@ package spool
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 
@@ -40,13 +41,30 @@ func (s *Spool) alias() string {
 	return aliasPath
 }
 
+// errOtherMount means that the server has other files mounted at the directory of the alias.
+var errOtherMount = errors.New("another directory is mounted there for the server")
+
 // openAliasDir opens the directory of the link. If the server has another root directory, openAliasDir follows no link out of
 // the data directory, because such a link may lead to different places for the server and for this process.
 func (s *Spool) openAliasDir() (*rootfs.Dir, error) {
-	if s.cfg.Root == "" {
-		return rootfs.OpenDir(s.data.Join(aliasDir))
+	if s.cfg.Root != "" {
+		return s.data.Within(aliasDir)
 	}
-	return s.data.Within(aliasDir)
+	dir, err := rootfs.OpenDir(s.data.Join(aliasDir))
+	if err == nil && s.isOther(dir.Path()) {
+		err = errOtherMount
+	}
+	return dir, err
+}
+
+// isOther reports whether the server sees another directory in the place of path, the directory of the alias.
+func (s *Spool) isOther(path string) bool {
+	if s.cfg.Postmaster == nil {
+		return false
+	}
+	own, err1 := rootfs.Stat(path)
+	its, err2 := rootfs.Stat(fmt.Sprintf("/proc/%d/cwd/%s", s.cfg.Postmaster(), aliasDir))
+	return err1 == nil && (errors.Is(err2, fs.ErrNotExist) || err2 == nil && !os.SameFile(own, its))
 }
 
 // dropAlias removes the link if it leads to this spool.

@@ -2,10 +2,12 @@ package spool
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/limits"
 )
 
@@ -36,6 +38,10 @@ type Config struct {
 	// Root is the prefix for the server's paths in this process: /proc/PID/root if the server has another root
 	// directory. The spool directory is made below it, so that the server sees it.
 	Root string
+	// Postmaster returns the server's postmaster, by its pid in this process's PID namespace. A server with the same root
+	// directory may have other files mounted at some paths. Postmaster is called repeatedly, because the server may restart. A
+	// nil Postmaster means that the server sees the same files as this process.
+	Postmaster func() int
 	// Witness returns a process that lives as long as the server, if the server cannot see this process; pid 0: the server
 	// sees this process. The pid is as the server sees it, and start is the start time in clock ticks since boot. The pid
 	// file then names the witness in place of the worker. Witness is called repeatedly, because a restarted server may have
@@ -58,6 +64,14 @@ type Config struct {
 	// Log gets errors that no caller gets, such as invalid files in the directory, or answers that could not be written. As
 	// a caller can cause such an error with each request, there may be many. The zero value discards them.
 	Log zerolog.Logger
+}
+
+// prefix returns the prefix for a path of the server.
+func (c *Config) prefix(path string) string {
+	if c.Root != "" || c.Postmaster == nil {
+		return c.Root
+	}
+	return rootfs.Prefix(fmt.Sprintf("/proc/%d/root", c.Postmaster()), path)
 }
 
 const (

@@ -29,6 +29,7 @@ const (
 // its place is never used.
 type dir struct {
 	name string // as the server sees it
+	full string // as this process names it in messages; path may lead through a file descriptor
 	path string // as this process reaches it
 	f    *os.File
 	base *rootfs.Dir // the directory that contains this one; nil: this process did not make it
@@ -72,7 +73,7 @@ func openBase(cfg Config, name string, wantTmpfs bool) (*rootfs.Dir, error) {
 	if strings.IndexFunc(name, odd) >= 0 || !filepath.IsAbs(name) {
 		return nil, fmt.Errorf("spool base %q is not an absolute path in plain ASCII", name)
 	}
-	base, err := rootfs.OpenDir(cfg.Root + name)
+	base, err := rootfs.OpenDir(cfg.prefix(name) + name)
 	if err != nil {
 		return nil, fmt.Errorf("spool base: %w", err)
 	}
@@ -127,7 +128,7 @@ func makeDirIn(base *rootfs.Dir, name string) (*dir, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(path))
 	}
-	d.name = filepath.Join(name, leaf)
+	d.name, d.full = filepath.Join(name, leaf), filepath.Join(base.Name(), leaf)
 	if err := d.fill(); err != nil {
 		return nil, errors.Join(err, d.remove())
 	}

@@ -70,7 +70,7 @@ func Open(cfg Config) (*Spool, error) {
 func (s *Spool) open() (err error) {
 	last, _ := Find(s.data.Path()) // without a pid file, last.Dir is empty, and no directory counts as the last worker's
 	for _, name := range candidateBases(s.cfg) {
-		s.cfg.report(removeStale(name, s.cfg.Root, last.Dir))
+		s.cfg.report(removeStale(name, s.cfg.prefix(name), last.Dir))
 	}
 	if err := s.keys.renew(time.Now()); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (s *Spool) open() (err error) {
 }
 
 // Dir returns the path of the spool directory as this process reaches it.
-func (s *Spool) Dir() string { return s.cfg.Root + s.dir.name }
+func (s *Spool) Dir() string { return s.dir.full }
 
 // Close removes the spool directory, removes the pid file if it is this spool's, and releases the lock. Serve must have
 // returned or not have been called. If the directory is lost (ErrLost), the pid file stays until the next spool replaces it.
