@@ -34,7 +34,9 @@ const (
 // result is incomplete because of a limit of the command's cost.
 func Main(version string, args []string, stdout, stderr io.Writer) int {
 	keepBelowMemoryLimits()
-	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	ctx, stopQuit := withQuit(context.Background())
+	defer stopQuit()
+	ctx, stop := signal.NotifyContext(ctx, endings()...)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
 	ctx, stopLimit := withProcessorLimit(ctx, stderr)

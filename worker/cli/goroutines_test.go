@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/host"
 )
 
 // waiterVariable makes the test binary a Go program that waits.
@@ -22,6 +23,10 @@ func TestMain(m *testing.M) {
 		args := strings.Split(words, "\n")
 		if os.Args[0] == "pg_stat_backtrace" { // a command that the screen runs
 			args = os.Args[1:]
+		}
+		if args[0] == panicsWord {
+			host.InjectPanic(func(string) { go panic("injected") })
+			args = args[1:]
 		}
 		os.Exit(Main("test", args, os.Stdout, os.Stderr))
 	}

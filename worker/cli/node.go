@@ -232,8 +232,6 @@ func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Co
 	ctx, cancel := context.WithCancel(cmd.Context())
 	if n.supervised {
 		cfg.Foreign = os.Geteuid() == 0
-		// The owner of a cluster may signal its worker, but must not learn the worker's secrets from a core file.
-		_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 		limitMemory()
 		if n.listener > 0 {
 			cfg.Serve.Inherited = os.NewFile(uintptr(n.listener), "listener")

@@ -103,6 +103,7 @@ func newWorker(version string) *cobra.Command {
 			if err := errors.Join(every.check(cmd, args), checkWorker(&cfg), record.config(cmd, &every, &cfg.Record)); err != nil {
 				return console.Usage(err)
 			}
+			host.AbortOnCrash()
 			// A worker must continue when its terminal is closed (SIGHUP), and when the reader of its log ends (SIGPIPE).
 			signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 			cfg.Version = version

@@ -17,6 +17,7 @@
 //
 // Panics (shield.go): Catch keeps a panic in the work for one request from ending the program, which serves others.
 // Every goroutine that such work starts must run inside Catch itself: a recover in another goroutine has no effect.
+// AbortOnCrash (crash.go) makes any other crash end the program by SIGABRT, without a core file.
 //
 // Wake-ups (pulse.go): AlignedDelay aligns the periodic work of an idle program. Tasks that are due at about the same
 // time run at the same moment, so that they wake the program once. Each program has different moments, so that the

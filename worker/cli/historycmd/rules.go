@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/history/command"
 	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/report/table"
 	"pg_stat_backtrace/worker/report/units"
@@ -95,6 +96,7 @@ func newCommandHelper() *cobra.Command {
 		Hidden: true,
 		Args:   console.UsageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			host.AbortOnCrash()
 			return command.Serve(cmd.InOrStdin(), cmd.OutOrStdout(), func() (rules.Command, error) {
 				c, err := rules.Load(args[0])
 				return c.Command, err
