@@ -24,7 +24,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 		}
 	}
 	_, parent, _ := strings.Cut(cmd.CommandPath(), " ")
-	return console.Usage(fmt.Errorf("there is no command %q%s", strings.TrimSpace(parent+" "+args[0]), didYouMean(args[0], "", names)))
+	return console.Usage(fmt.Errorf("there is no command %q%s", strings.TrimSpace(parent+" "+args[0]), console.DidYouMean(args[0], "", names)))
 }
 
 // flagError returns an error of the flag parser in this program's words: no text of the parser or of package strconv reaches the user.
@@ -106,49 +106,7 @@ func unknownName(cmd *cobra.Command, name string) error {
 			names = append(names, f.Name)
 		}
 	})
-	return fmt.Errorf("%s has no flag --%s%s", cmd.Name(), name, didYouMean(name, "--", names))
-}
-
-// didYouMean returns "; did you mean ...?" with the names that begin with word or differ from word in few letters. It returns ""
-// if there are none, or more than three.
-func didYouMean(word, prefix string, names []string) string {
-	var similar []string
-	for _, name := range names {
-		if word != "" && (strings.HasPrefix(name, word) || distance(word, name) <= 1+len(word)/4) {
-			similar = append(similar, prefix+name)
-		}
-	}
-	const most = 3
-	if len(similar) == 0 || len(similar) > most {
-		return ""
-	}
-	return "; did you mean " + strings.Join(similar, " or ") + "?"
-}
-
-// distance returns the Levenshtein distance of two names: the number of bytes to insert, remove or replace. It returns 64 if a name
-// is longer than 64 bytes.
-func distance(a, b string) int {
-	const longest = 64
-	if len(a) > longest || len(b) > longest {
-		return longest
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
+	return fmt.Errorf("%s has no flag --%s%s", cmd.Name(), name, console.DidYouMean(name, "--", names))
 }
 
 // newHelp returns the command "help". It replaces cobra's, which does not fail for a command that does not exist.

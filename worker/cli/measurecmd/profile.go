@@ -21,6 +21,7 @@ import (
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -200,6 +201,22 @@ func (f *profileFlags) filter() (clusterprofile.Filter, error) {
 	return filter, nil
 }
 
+// unseen returns a sentence for each user, database and backend type of the filter that no process of the server has now.
+func (f *profileFlags) unseen(server cluster.Cluster) []string {
+	if len(f.users)+len(f.databases)+len(f.backendTypes) == 0 {
+		return nil
+	}
+	reader, err := state.Open(server)
+	if err != nil {
+		return nil
+	}
+	m, err := reader.Read(state.Options{})
+	if err != nil {
+		return nil
+	}
+	return append(state.Unseen(f.users, f.databases, state.NamesOf(m)), state.UnseenTypes(f.backendTypes, m)...)
+}
+
 // describe returns the filter in words; empty: no filter.
 func (f *profileFlags) describe() string {
 	var parts []string
@@ -331,7 +348,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	case errors.Is(err, clusterprofile.ErrNoSamples) && summary.ProcessesEnded:
 		return fmt.Errorf("%w: all processes have ended", err)
 	case errors.Is(err, clusterprofile.ErrNoSamples):
-		return noSamples(err, mode, f.describe())
+		return noSamples(err, mode, f.describe(), f.unseen(server))
 	case err != nil:
 		return err
 	}

@@ -23,8 +23,11 @@ func shellQuoted(word string) string {
 const wordCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-"
 
 // noSamples adds advice to err, which says that the profile has no samples.
-func noSamples(err error, mode clusterprofile.Mode, filter string) error {
+// unseen are sentences about what the filter names and no process has.
+func noSamples(err error, mode clusterprofile.Mode, filter string, unseen []string) error {
 	switch {
+	case len(unseen) > 0:
+		return fmt.Errorf("%w of %s\n%s", err, filter, strings.Join(unseen, "\n"))
 	case filter != "":
 		return fmt.Errorf("%w of %s\nTry without the filter", err, filter)
 	case mode == clusterprofile.CPU:

@@ -170,6 +170,16 @@ func (f *waitsFlags) checkTypes() error {
 	return nil
 }
 
+// unknownEvents reports the events that the server's version does not have. They may be events of extensions.
+func (f *waitsFlags) unknownEvents(server *waitevent.Server, stderr io.Writer) {
+	all := server.Names.Events()
+	for _, name := range f.events {
+		if !slices.ContainsFunc(all, func(one string) bool { return strings.EqualFold(one, name) }) && !strings.HasPrefix(name, "#") {
+			console.Tellf(stderr, "PostgreSQL %d has no wait event %q%s", server.Cluster.Version, name, console.DidYouMean(name, "", all))
+		}
+	}
+}
+
 // cluster finds the server by -D or by the process ids.
 func (f *waitsFlags) cluster(pids []int) (cluster.Cluster, error) {
 	if f.dataDir != "" {
@@ -188,6 +198,7 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if err != nil {
 		return err
 	}
+	f.unknownEvents(server, stderr)
 	options := waits.Options{
 		Method: waits.Method(f.method), Keep: pids, Queries: f.trace > 0 || f.stacks != "" || len(f.queryIDs) > 0,
 	}
@@ -228,6 +239,9 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	}
 	result, err := f.measure(ctx, server, provider, options, pids, stderr)
 	if err != nil {
+		return err
+	}
+	if err := f.unseen(stderr); err != nil {
 		return err
 	}
 	report := f.report(info, result, pids)

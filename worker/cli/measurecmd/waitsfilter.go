@@ -3,12 +3,15 @@ package measurecmd
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
@@ -78,8 +81,30 @@ func (f *waitsFilter) report(info waits.Info, result *waitsResult, pids []int) w
 	}
 	some, unknown := f.selectSessions(result.snapshot, pids, f.log.Session)
 	r := result.server.NewReport(info, some, cluster.Title, pids)
+	r.Selected = true
 	r.Unknown, r.UnknownEnded = unknown, len(pids) == 0 && len(result.snapshot.Ended) > 0
 	return r
+}
+
+// unseen reports on stderr which of the selected users and databases no session had. The error means that no session had both a
+// selected user and a selected database, so that there is nothing to print.
+func (f *waitsFilter) unseen(stderr io.Writer) error {
+	if !f.bySession() {
+		return nil
+	}
+	seen := f.log.Names()
+	lines := state.Unseen(f.users, f.databases, seen)
+	switch {
+	case slices.ContainsFunc(seen, func(n state.SessionNames) bool { return n.Is(f.users, f.databases) }):
+	case len(lines) == 0:
+		return errors.New("no session of the selected users was seen in the selected databases")
+	default:
+		return errors.New(strings.Join(lines, "\n"))
+	}
+	for _, line := range lines {
+		console.Tellf(stderr, "%s", line)
+	}
+	return nil
 }
 
 // selectSessions returns a snapshot with only the selected processes, and the number of processes with waits whose user

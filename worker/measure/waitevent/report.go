@@ -32,6 +32,10 @@ type Report struct {
 	// known. UnknownEnded is set if it left out ended processes too.
 	Unknown      int
 	UnknownEnded bool
+	// Selected is set if the report has only a part of the processes or events of the measurement. Others are the events that
+	// Select has removed, if it has removed all.
+	Selected bool
+	Others   []string
 }
 
 // QueryTotal has the number of executions of a query that have ended, and their total time.
@@ -128,7 +132,16 @@ func (r *Row) isIdle() bool {
 // list selects everything.
 func (r *Report) Select(types, events []string) {
 	other := func(row Row) bool { return !isOneOf(types, row.Type) || !isOneOf(events, row.Name) }
+	r.Selected = r.Selected || len(types) > 0 || len(events) > 0
+	all := slices.Clone(r.Rows)
 	r.Rows, r.Ended = slices.DeleteFunc(r.Rows, other), slices.DeleteFunc(r.Ended, other)
+	if len(r.Rows) == 0 {
+		for _, row := range all {
+			r.Others = append(r.Others, row.Name)
+		}
+		slices.Sort(r.Others)
+		r.Others = slices.Compact(r.Others)
+	}
 	for i := range r.Processes {
 		r.Processes[i].Rows = slices.DeleteFunc(r.Processes[i].Rows, other)
 	}

@@ -58,9 +58,14 @@ func (r *Report) Text(w io.Writer, ascii bool) error {
 			b.WriteString("    " + render.OneLine(q.Text) + "\n")
 		}
 	}
-	if len(r.Rows) == 0 {
+	switch {
+	case len(r.Rows) == 0 && len(r.Others) > 0:
+		b.WriteString("No process waited for a selected event.\n")
+	case len(r.Rows) == 0 && r.Selected:
+		b.WriteString("No selected process waited.\n")
+	case len(r.Rows) == 0:
 		b.WriteString("No process waited.\n")
-	} else {
+	default:
 		b.WriteByte('\n')
 		r.table(&b, ascii)
 	}
@@ -116,6 +121,15 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 	}
 }
 
+// listed returns the names with commas between them, at most 10.
+func listed(names []string) string {
+	const most = 10
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
 // span returns the indexes of the first and the last bucket that are not empty in at least one row.
 func (r *Report) span() (from, to int) {
 	from = waits.Buckets - 1
@@ -166,6 +180,9 @@ func (r *Report) Missing() (lines []string) {
 	add(uint64(r.Unknown), "Missing: the waits of %d processes whose user and database were not seen.")
 	if r.UnknownEnded {
 		lines = append(lines, "Missing: the waits of processes that ended before their user and database were seen.")
+	}
+	if len(r.Others) > 0 {
+		lines = append(lines, "Not selected: the waits for "+listed(r.Others)+".")
 	}
 	add(r.Lost.Overflow, "Missing: %d waits of processes that waited for more than 64 events each.")
 	add(r.Lost.Processes, "Missing: the figures of %d processes that ended faster than they could be read.")

@@ -1,5 +1,10 @@
 package levels
 
+import (
+	"maps"
+	"slices"
+)
+
 // WaitNames names the wait events of one major version.
 type WaitNames struct{ server Server }
 
@@ -20,6 +25,11 @@ func (n *WaitNames) Name(id uint32) (class, event string, known bool) {
 		return "Unknown", "#" + hex(id), false
 	}
 	return w.Class, w.Event, n.server.waits[id] != ""
+}
+
+// Events returns the names of all events of the version, in alphabetical order. Extensions may add others.
+func (n *WaitNames) Events() []string {
+	return slices.Compact(slices.Sorted(maps.Values(n.server.waits)))
 }
 
 func hex(id uint32) string {
