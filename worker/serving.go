@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -294,6 +296,9 @@ func (w *Worker) answerCounted(ctx context.Context, req spool.Request) spool.Ans
 
 // collect makes a profile for a client of the listener.
 func (w *Worker) collect(ctx context.Context, r web.ProfileRequest) (*profile.Profile, error) {
+	if err := w.haveOneOf(r.PIDs); err != nil {
+		return nil, err
+	}
 	filter := clusterprofile.Filter{PIDs: r.PIDs}
 	if r.QueryID != nil {
 		filter.QueryIDs = []int64{*r.QueryID}
@@ -305,6 +310,29 @@ func (w *Worker) collect(ctx context.Context, r web.ProfileRequest) (*profile.Pr
 		return nil, ctx.Err() // the client has gone, so no message is needed
 	}
 	return p, err
+}
+
+// haveOneOf returns web.ErrNoProcess if the server has none of the processes with these ids, by the server's numbers. It returns nil
+// if there are no ids.
+func (w *Worker) haveOneOf(serverPIDs []int) error {
+	if len(serverPIDs) == 0 {
+		return nil
+	}
+	c, err := w.current()
+	if err != nil {
+		return fmt.Errorf("%w: the server is not running", web.ErrUnavailable)
+	}
+	members, err := c.Members()
+	if err != nil {
+		return fmt.Errorf("%w: the processes of the server cannot be listed", web.ErrUnavailable)
+	}
+	for _, pid := range serverPIDs {
+		local := c.Local(pid)
+		if slices.ContainsFunc(members, func(m cluster.Member) bool { return m.Local == local }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %s", web.ErrNoProcess, strings.Trim(fmt.Sprint(serverPIDs), "[]"))
 }
 
 // profile makes a profile of the server. A profile without samples is not an error, because scrapers repeat their requests.

@@ -269,11 +269,11 @@ func TestProfile(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for parameters, samples := range map[string]bool{
-		"":                          true,
-		fmt.Sprintf("&pid=%d", pid): true,
-		"&pid=1":                    false,
-		"&query_id=1":               false,
-		"&mode=wall":                true,
+		"":                                       true,
+		fmt.Sprintf("&pid=%d", pid):              true,
+		fmt.Sprintf("&pid=1,%d&query_id=1", pid): false,
+		"&query_id=1":                            false,
+		"&mode=wall":                             true,
 	} {
 		pgtest.Wait(t, "samples with "+parameters, func() bool {
 			status, body, err := get(t.Context(), base+"0.3"+parameters)
@@ -286,6 +286,10 @@ func TestProfile(t *testing.T) {
 			}
 			return len(p.Sample) > 0 || !samples
 		})
+	}
+	if status, body, err := get(t.Context(), base+"60&pid=1"); err != nil || status != http.StatusNotFound ||
+		!strings.Contains(body, "the server has no such process: 1") {
+		t.Errorf("a process of another program: %d, %v: %s", status, err, body)
 	}
 	checkFormats(t, w)
 	if n, _ := w.metric(`profiles_total{mode="cpu"}`); n < 5 {

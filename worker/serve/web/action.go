@@ -261,6 +261,8 @@ func (s *Server) measure(ctx context.Context, path string, pid int) ([]byte, err
 	switch {
 	case errors.As(err, &busy):
 		err = &ActionError{Status: http.StatusTooManyRequests, Text: "another profile is running; try again when it has finished"}
+	case errors.Is(err, ErrNoProcess):
+		err = &ActionError{Status: http.StatusNotFound, Text: err.Error()}
 	case errors.Is(err, ErrUnavailable):
 		err = &ActionError{Status: http.StatusServiceUnavailable, Text: err.Error()}
 	}
@@ -310,7 +312,8 @@ func (s *Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionI
 func decodeAction(path string, data []byte) (in actionInput, err error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&in); err != nil || !utf8.Valid(data) {
+	object := len(bytes.TrimLeft(data, " \t\r\n")) > 0 && bytes.TrimLeft(data, " \t\r\n")[0] == '{' // null decodes into every struct
+	if err := d.Decode(&in); err != nil || !object || !utf8.Valid(data) {
 		return in, errors.New(`the body must be an object, such as {"pid": 4711} or {"note": "slow"}`)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/google/pprof/profile"
 
 	"pg_stat_backtrace/internal/logtest"
 )
@@ -107,6 +110,8 @@ func TestActionsRefused(t *testing.T) {
 		"huge":                      {actionIncident, post(`{"note": "` + strings.Repeat("x", 10<<20) + `"}`), 413},
 		"empty":                     {actionCapture, post(""), 400},
 		"no object":                 {actionCapture, post("4711"), 400},
+		"null":                      {actionIncident, post(" null"), 400},
+		"list":                      {actionIncident, post("[]"), 400},
 		"two objects":               {actionCapture, post(body + body), 400},
 		"rest":                      {actionCapture, post(body + "]"), 400},
 		"other member":              {actionCapture, post(`{"pid": 1, "stop": true}`), 400},
@@ -227,6 +232,19 @@ func TestActions(t *testing.T) {
 	a.Capture = func(context.Context, int) ([]byte, error) { panic("boom") }
 	if status, body, _ := ask(t, base+actionCapture, post(`{"pid": 1}`)); status != 500 {
 		t.Errorf("a panic: %d %s", status, body)
+	}
+}
+
+// TestMeasureMissingProcess expects 404 for a profile of a process that the server does not have, as an action and as a request.
+func TestMeasureMissingProcess(t *testing.T) {
+	s := New(Config{
+		Collect: func(context.Context, ProfileRequest) (*profile.Profile, error) { return nil, fmt.Errorf("%w: 1", ErrNoProcess) },
+		Render:  func(io.Writer, *profile.Profile, string) error { return nil },
+		Screen:  &Screen{Actions: &Actions{}},
+	})
+	_, err := s.measure(t.Context(), actionProfile, 1)
+	if own := (*ActionError)(nil); !errors.As(err, &own) || own.Status != http.StatusNotFound {
+		t.Errorf("%v", err)
 	}
 }
 

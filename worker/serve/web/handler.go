@@ -237,6 +237,9 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
 		failf(w, http.StatusTooManyRequests, "another profile is running; retry in %d s", seconds)
 		return
+	case errors.Is(err, ErrNoProcess):
+		failf(w, http.StatusNotFound, "%v", err)
+		return
 	case errors.Is(err, ErrUnavailable), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		failf(w, http.StatusServiceUnavailable, "%v", err)
 		return

@@ -37,6 +37,9 @@ type ProfileRequest struct {
 // ErrUnavailable means that profiles are impossible here and now. The text says why.
 var ErrUnavailable = errors.New("cannot make a profile")
 
+// ErrNoProcess means that the server has none of the processes of the request. The text names them.
+var ErrNoProcess = errors.New("the server has no such process")
+
 // Bounds of a request for a profile.
 const (
 	defaultSeconds = 30
@@ -46,12 +49,25 @@ const (
 	collectGrace = 30 * time.Second
 )
 
-// parseProfile parses the parameters of a request. It also returns all parameters. It ignores unknown parameters, because
-// clients send parameters that other programs know.
+// profileParameters are the parameters of a request for a profile.
+func profileParameters() []string { return []string{"seconds", "mode", "query_id", "pid", "format"} }
+
+// parseProfile parses the parameters of a request. It also returns all parameters. It refuses unknown and repeated parameters,
+// because a profile without the selection that a client meant would mislead. It ignores debug and gc, which Go's own handler takes.
 func parseProfile(query string) (ProfileRequest, url.Values, error) {
 	q, err := url.ParseQuery(query)
 	if err != nil { // a parameter that cannot be read must not become a default
 		return ProfileRequest{}, nil, errors.New("the parameters cannot be read; separate them by &")
+	}
+	for name, values := range q {
+		switch {
+		case name == "debug" || name == "gc":
+		case !slices.Contains(profileParameters(), name):
+			return ProfileRequest{}, nil, fmt.Errorf("there is no parameter %.60q; the parameters are %s",
+				name, strings.Join(profileParameters(), ", "))
+		case len(values) > 1 && name != "pid":
+			return ProfileRequest{}, nil, fmt.Errorf("the parameter %s may be given once", name)
+		}
 	}
 	r, err := readProfile(q)
 	return r, q, err
@@ -121,7 +137,8 @@ type busyError struct{ after time.Duration }
 func (e busyError) Error() string { return "another profile is running" }
 
 // Collect makes a profile. It must return soon after its context ends. The error wraps ErrUnavailable if profiles are
-// impossible on this host or in the present state of the server.
+// impossible on this host or in the present state of the server, and ErrNoProcess if the server has none of the processes of the
+// request.
 type Collect func(ctx context.Context, r ProfileRequest) (*profile.Profile, error)
 
 // flights runs one profile at a time. All clients with an equal request get the same profile.
