@@ -1799,11 +1799,16 @@ DECLARE
     a     text[] := '{}';
     first text;
 BEGIN
-    IF since IS NULL OR until IS NULL OR NOT isfinite(since) OR NOT isfinite(until) OR since >= until THEN
+    IF since IS NULL OR until IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'begin and end of a history must not be null';
+    ELSIF since >= until THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the end of a history must be after its begin';
     ELSIF pids IS NOT NULL AND (SELECT count(p) FROM unnest(pids) p) = 0 THEN
         RETURN; -- a request that names no process would be about all
     END IF;
+    -- Nothing is recorded before 1970 or after 9999, and the request has microseconds since 1970.
+    since := least(greatest(since, '1970-01-01 00:00:00+00'), '9999-12-30 00:00:00+00');
+    until := least(greatest(until, '1970-01-02 00:00:00+00'), '9999-12-31 00:00:00+00');
     first := set_config('pg_stat_backtrace.history',
         floor(extract(epoch FROM since) * 1000000)::bigint || ' ' || ceil(extract(epoch FROM until) * 1000000)::bigint, true);
     LOOP
@@ -1873,11 +1878,16 @@ DECLARE
     a     text[] := '{}';
     first text;
 BEGIN
-    IF since IS NULL OR until IS NULL OR NOT isfinite(since) OR NOT isfinite(until) OR since >= until THEN
+    IF since IS NULL OR until IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'begin and end of a history must not be null';
+    ELSIF since >= until THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the end of a history must be after its begin';
     ELSIF bucket IS NULL OR bucket < interval '1 second' OR bucket > interval '366 days' THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'a bucket must be between 1 second and 366 days long';
     END IF;
+    -- Nothing is recorded before 1970 or after 9999, and the request has microseconds since 1970.
+    since := least(greatest(since, '1970-01-01 00:00:00+00'), '9999-12-30 00:00:00+00');
+    until := least(greatest(until, '1970-01-02 00:00:00+00'), '9999-12-31 00:00:00+00');
     first := set_config('pg_stat_backtrace.history',
         floor(extract(epoch FROM since) * 1000000)::bigint || ' ' || ceil(extract(epoch FROM until) * 1000000)::bigint
         || ' ' || least(extract(epoch FROM bucket) * 1000000, 31622400000000)::bigint, true);
@@ -2192,6 +2202,8 @@ DECLARE
 BEGIN
     IF NOT seconds BETWEEN 0.001 AND 3600 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'duration of a trace must be between 1 ms and 1 hour';
+    ELSIF length(name) > 1000 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of a function to trace may have at most 1000 characters';
     END IF;
     first := set_config('pg_stat_backtrace.trace', round(seconds * 1000)::bigint || ' ' || name, true);
     LOOP

@@ -28,6 +28,10 @@ func TestTraceFunction(t *testing.T) {
 	if e.state != "55000" || !strings.Contains(e.detail, "--trace-functions") {
 		t.Errorf("a worker without the option: %+v", e)
 	}
+	_, e = boss.try(t.Context(), "SELECT pg_trace_function(repeat('x', 1000000), 0)")
+	if e.state != "22023" || !strings.Contains(e.message, "name of a function to trace may have at most 1000") {
+		t.Errorf("a long name: %+v", e)
+	}
 	if os.Getuid() != 0 {
 		t.Skip("only root may load programs into the kernel")
 	}

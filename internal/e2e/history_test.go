@@ -86,8 +86,19 @@ func TestHistory(t *testing.T) {
 		checkActions(t, s, socket, token, pids[0])
 		fails(s.connect(t, "stranger", "postgres"), "42501", all)
 		other := s.connect(t, s.User, "postgres")
-		for _, span := range []string{"NULL", "now(), now()", "now(), now() - interval '1 s'", "'-infinity'"} {
+		for _, span := range []string{"NULL", "now(), now()", "now(), now() - interval '1 s'", "'infinity'"} {
 			fails(other, "22023", "SELECT pg_backtrace_history("+span+")")
+			fails(other, "22023", "SELECT pg_backtrace_history_summary("+span+")")
+		}
+		for _, span := range []string{"'-infinity', 'infinity'", "'4713-01-01 BC', '294276-12-31'"} {
+			for _, function := range []string{"pg_backtrace_history", "pg_backtrace_history_summary"} {
+				if n := boss.text(t, "SELECT count(*)::text FROM "+function+"("+span+")"); n == "0" {
+					t.Errorf("%s(%s) has no rows", function, span)
+				}
+			}
+		}
+		for _, span := range []string{"'-infinity', '4713-01-01 BC'", "'294276-12-31', 'infinity'"} {
+			boss.run(t, "SELECT pg_backtrace_history("+span+")")
 		}
 		fails(other, "22023", "SET pg_stat_backtrace.history = 'x'; SELECT pg_backtrace_history('infinity')")
 		boss.run(t, "COMMIT")

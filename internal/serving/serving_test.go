@@ -303,7 +303,7 @@ func checkFormats(t *testing.T, w *worker) {
 	base := "http://" + w.address + "/debug/pprof/profile?seconds=0.3&format="
 	for format, want := range map[string]string{
 		"html": "<!doctype html>", "text": "postgresmain", "folded": ";postgresmain", "speedscope": `"postgresmain"`, "json": `"postgresmain"`,
-		"html&pid=1": "<!doctype html>", // without samples
+		"html&query_id=1": "<!doctype html>", // without samples
 	} {
 		pgtest.Wait(t, want+" with "+format, func() bool {
 			status, body, err := get(t.Context(), base+format)

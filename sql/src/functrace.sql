@@ -18,6 +18,8 @@ DECLARE
 BEGIN
     IF NOT seconds BETWEEN 0.001 AND 3600 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'duration of a trace must be between 1 ms and 1 hour';
+    ELSIF length(name) > 1000 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the name of a function to trace may have at most 1000 characters';
     END IF;
     first := set_config('pg_stat_backtrace.trace', round(seconds * 1000)::bigint || ' ' || name, true);
     LOOP
