@@ -197,6 +197,8 @@ type CheckedWriter struct {
 	failed error
 }
 
+var errClosedOutput = errors.New("standard output is closed, or not open for writing")
+
 // NewCheckedWriter returns a CheckedWriter that writes to w.
 func NewCheckedWriter(w io.Writer) *CheckedWriter { return &CheckedWriter{w: w} }
 
@@ -205,6 +207,9 @@ func (c *CheckedWriter) Err() error { return c.failed }
 
 func (c *CheckedWriter) Write(b []byte) (int, error) {
 	n, err := c.w.Write(b)
+	if errors.Is(err, syscall.EBADF) {
+		err = errClosedOutput
+	}
 	if c.failed == nil {
 		c.failed = err
 	}

@@ -133,3 +133,20 @@ func TestClosedDescriptors(t *testing.T) {
 		}
 	}
 }
+
+// TestClosedOutput expects an error of commands without standard output, also where there is a /dev/null.
+func TestClosedOutput(t *testing.T) {
+	program := builtProgram(t)
+	for _, command := range [][]string{
+		{"--version"}, {"version"}, {"help"}, {"capture", "--help"}, {"capture", strconv.Itoa(os.Getpid())}, {"rules", "list"},
+		{"completion", "bash"},
+	} {
+		out, err := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `exec "$@" >&-`, "sh", program}, command...)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "standard output is closed") {
+			t.Errorf("%v: %v, %s", command, err, out)
+		}
+	}
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", `exec "$1" --version <&-`, "sh", program).Output(); err != nil || len(out) == 0 {
+		t.Errorf("without standard input: %v, %s", err, out)
+	}
+}

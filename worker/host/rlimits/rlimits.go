@@ -3,7 +3,8 @@
 // with status 1.
 //
 // It also handles closed standard descriptors. The Go runtime opens /dev/null for them, and ends with a dump if there
-// is no /dev/null. The function in assembly opens /dev/null first.
+// is no /dev/null. The function in assembly opens /dev/null first. It opens it for reading only: a command whose output
+// is lost then fails, as it must.
 //
 // The package verifies twice. With -ldflags=-E=pg_stat_backtrace_start, which `make build` sets, the kernel starts the
 // program at a function in assembly, before the Go runtime needs memory and threads (amd64 and arm64). After the start

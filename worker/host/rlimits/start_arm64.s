@@ -15,11 +15,11 @@
 #define EAGAIN 11
 #define F_GETFD 1
 #define AT_FDCWD -100
-#define O_RDWR 2
+#define O_RDONLY 0
 #define CLONE 0x4111 // CLONE_VM | CLONE_VFORK | SIGCHLD
 
 // pg_stat_backtrace_start is the program's entry point. It runs before the Go runtime, without a Go stack. It opens
-// /dev/null for standard descriptors that are closed, verifies the limits, and jumps to the runtime's entry point, with
+// /dev/null for standard descriptors that are closed, for reading only so that output fails, verifies the limits, and jumps to the runtime's entry point, with
 // the stack pointer of the kernel. The stack has:
 //
 //	 0(RSP)  a limit: its soft and its hard value
@@ -37,7 +37,7 @@ descriptor:
 	BNE	opened
 	MOVD	$AT_FDCWD, R0
 	MOVD	·devNull(SB), R1
-	MOVD	$O_RDWR, R2
+	MOVD	$O_RDONLY, R2
 	MOVD	$0, R3
 	MOVD	$SYS_openat, R8
 	SVC

@@ -238,9 +238,11 @@ func TestActions(t *testing.T) {
 // TestMeasureMissingProcess expects 404 for a profile of a process that the server does not have, as an action and as a request.
 func TestMeasureMissingProcess(t *testing.T) {
 	s := New(Config{
-		Collect: func(context.Context, ProfileRequest) (*profile.Profile, error) { return nil, fmt.Errorf("%w: 1", ErrNoProcess) },
-		Render:  func(io.Writer, *profile.Profile, string) error { return nil },
-		Screen:  &Screen{Actions: &Actions{}},
+		Collect: func(context.Context, ProfileRequest) (*profile.Profile, error) {
+			return nil, fmt.Errorf("%w: 1", ErrNoProcess)
+		},
+		Render: func(io.Writer, *profile.Profile, string) error { return nil },
+		Screen: &Screen{Actions: &Actions{}},
 	})
 	_, err := s.measure(t.Context(), actionProfile, 1)
 	if own := (*ActionError)(nil); !errors.As(err, &own) || own.Status != http.StatusNotFound {
