@@ -239,6 +239,8 @@ func TestRecordFlags(t *testing.T) {
 		"--record-dir x":                         "must be an absolute path",
 		"--record-dir /x --record-keep 0d":       "is not a number of days",
 		"--record-dir /x --record-keep 1":        "is not a time such as 7d",
+		"--record-dir /x --record-keep 1s":       "--record-keep must be at least 1 h, not 1s",
+		"--record-dir /x --record-size 1":        "--record-size must be at least 10 MB, not 1",
 		"--record-dir /x --record-size 1x":       "--record-size",
 		"--record-dir /x --record-min-free 0":    "must be positive",
 		"--record-dir /x --record-query-text no": "--record-query-text must be",

@@ -22,6 +22,7 @@ import (
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/serve/node"
 )
@@ -80,6 +81,8 @@ func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 			"receiver; without it the name is host and data directory")
 	case n.all && n.supervised:
 		return errors.New("--all and --supervised exclude each other")
+	case slices.ContainsFunc(n.uids, func(uid int) bool { return uid < 0 || uid > limits.MaxUserID }):
+		return fmt.Errorf("--uid must be a user id from 0 to %d", limits.MaxUserID)
 	case n.max <= 0:
 		return errors.New("--max-workers must be positive")
 	case !n.all && (changed(flagMaxWorkers) || changed(flagBelow) || changed(flagUIDs)):

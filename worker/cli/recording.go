@@ -12,6 +12,8 @@ import (
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // recordFlags are the flags of the recorder, as texts.
@@ -52,6 +54,12 @@ func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordC
 	}
 	if c.Size, err = positiveSize(f.size); err != nil {
 		return fmt.Errorf("--record-size: %w", err)
+	}
+	switch {
+	case c.Keep < limits.MinRecordKeep:
+		return fmt.Errorf("--record-keep must be at least %s, not %s", units.Age(limits.MinRecordKeep), f.keep)
+	case c.Size < limits.MinRecordSize:
+		return fmt.Errorf("--record-size must be at least %s, not %s", units.Size(limits.MinRecordSize), f.size)
 	}
 	if c.MinFree, err = positiveSize(f.minFree); err != nil {
 		return fmt.Errorf("--record-min-free: %w", err)

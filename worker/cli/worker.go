@@ -148,10 +148,10 @@ func checkWorker(cfg *worker.Config) error {
 		return errors.New("--keep and --keep-rows must be positive")
 	case !slices.Contains(contexts, cfg.Context):
 		return fmt.Errorf("--context must be superuser, all or off, not %q", cfg.Context)
-	case cfg.Sessions < 0:
-		return errors.New("--sessions must be positive")
-	case cfg.Concurrency < 0:
-		return errors.New("--concurrency must be positive")
+	case cfg.Sessions != 0 && (cfg.Sessions < limits.MinSessions || cfg.Sessions > limits.MaxGivenSessions):
+		return fmt.Errorf("--sessions must be from %d to %d, not %d", limits.MinSessions, limits.MaxGivenSessions, cfg.Sessions)
+	case cfg.Concurrency < 0 || cfg.Concurrency > limits.MaxConcurrency:
+		return fmt.Errorf("--concurrency must be from 1 to %d, not %d", limits.MaxConcurrency, cfg.Concurrency)
 	case !(cfg.Limits.PerSecond > 0) || math.IsInf(cfg.Limits.PerSecond, 0): // !(x > 0) is true for NaN too
 		return fmt.Errorf("--rate must be a positive number, not %v; to lock a role out, revoke EXECUTE",
 			cfg.Limits.PerSecond)

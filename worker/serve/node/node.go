@@ -208,6 +208,7 @@ type supervisor struct {
 	budgets  map[int]*budget // by account
 	idle     int             // number of looks since a process has started or a server has changed
 	denied   int             // last logged number of processes that this user may not examine
+	none     bool            // whether the log says that no server passes Below and UIDs
 	left     int             // last logged number of processes that are left out because their account has too many
 	slots    []slot
 	settleBy time.Time // until this time, workers start only if the proofs of the first look have ended; see settle
@@ -280,6 +281,12 @@ func (s *supervisor) look(ctx context.Context) error {
 		found := make(map[key]Process, len(s.scan.found))
 		for pid, p := range s.scan.found {
 			found[key{pid, p.Start}] = p
+		}
+		if none := len(found) == 0 && len(s.Below)+len(s.UIDs) > 0; none != s.none {
+			s.none = none
+			if none {
+				s.Log.Warn().Strs("below", s.Below).Ints("uids", s.UIDs).Msg("no server of this host passes the options --below and --uid")
+			}
 		}
 		s.update(ctx, found, now)
 		return nil

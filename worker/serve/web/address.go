@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/limits"
 )
 
 // Address is the address on which the listener accepts connections. The zero value means that there is no listener.
@@ -58,6 +60,9 @@ func ParseAddress(text string) (Address, error) {
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return Address{}, fmt.Errorf("%w %q: the port must be a number from 0 to 65535", ErrAddress, text)
+	}
+	if number > 0 && number < limits.MinPort {
+		return Address{}, fmt.Errorf("%w %q: the port must be %d or higher, or 0 for any free port", ErrAddress, text, limits.MinPort)
 	}
 	if host != localhost {
 		if _, err := netip.ParseAddr(host); err != nil {
