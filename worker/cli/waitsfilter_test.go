@@ -51,7 +51,7 @@ func TestWaitsOfUser(t *testing.T) {
 			break
 		}
 	}
-	unseen := `no session of user "missing" was seen; seen were the users postgres, waits_reader`
+	unseen := `no session of user "missing" was seen; users seen: postgres, waits_reader`
 	for _, c := range []struct {
 		flags           string
 		status          int
@@ -60,10 +60,10 @@ func TestWaitsOfUser(t *testing.T) {
 		{"--user missing", 1, "", unseen},
 		{"--user missing,postgres", 0, "ClientRead", unseen},
 		{"--user Postgres", 1, "", `no session of user "Postgres" was seen; "postgres" was: upper and lower case differ`},
-		{"--database missing", 1, "", `no session in database "missing" was seen; seen were the databases postgres, template1`},
+		{"--database missing", 1, "", `no session in database "missing" was seen; databases seen: postgres, template1`},
 		{"--user waits_reader --database postgres", 1, "", "no session of the selected users was seen in the selected databases"},
 		{"--event clientread", 0, "ClientRead", ""},
-		{"--event WALSnc", 0, "Not selected: the waits for ", `has no wait event "WALSnc"; did you mean WALSync?`},
+		{"--event WALSnc", 0, "Not selected: the waits for ", `has no wait event "WALSnc"; did you mean `},
 		{"--event WALSnc --format csv", 0, "", "Not selected: the waits for "},
 		{"--event PgSleep", 0, "No process waited for a selected event.", ""},
 	} {

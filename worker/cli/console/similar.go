@@ -2,12 +2,13 @@ package console
 
 import "strings"
 
-// DidYouMean returns "; did you mean ...?" with the names that begin with word or differ from word in few letters. It returns ""
-// if there are none, or more than three.
+// DidYouMean returns "; did you mean ...?" with the names that begin with word or differ from word in few letters, in upper or lower case.
+// It returns "" if there are none, or more than three.
 func DidYouMean(word, prefix string, names []string) string {
 	var similar []string
 	for _, name := range names {
-		if word != "" && (strings.HasPrefix(name, word) || distance(word, name) <= 1+len(word)/4) {
+		small, lower := strings.ToLower(word), strings.ToLower(name)
+		if word != "" && (strings.HasPrefix(lower, small) || distance(small, lower) <= 1+len(word)/4) {
 			similar = append(similar, prefix+name)
 		}
 	}

@@ -84,9 +84,9 @@ func unseen(what, plural, word string, seen []string) string {
 	case len(seen) == 0:
 		return text
 	case len(seen) > most:
-		return text + fmt.Sprintf("; seen were the %s %s and %d more", plural, strings.Join(seen[:most], ", "), len(seen)-most)
+		return text + fmt.Sprintf("; %s seen: %s and %d more", plural, strings.Join(seen[:most], ", "), len(seen)-most)
 	}
-	return text + fmt.Sprintf("; seen were the %s %s", plural, strings.Join(seen, ", "))
+	return text + fmt.Sprintf("; %s seen: %s", plural, strings.Join(seen, ", "))
 }
 
 func nameOrOID(name string, oid uint32) string {
