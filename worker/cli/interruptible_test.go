@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/cli/console"
 )
 
@@ -55,5 +56,36 @@ func TestSilentInput(t *testing.T) {
 		}
 		_ = w.Close()
 		_ = r.Close()
+	}
+}
+
+// TestInterruptAtStart interrupts commands before they have printed anything, and expects that they end with an error, without waiting
+// for their first data.
+func TestInterruptAtStart(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
+	for _, args := range [][]string{
+		{"top", "--batch", "-D", server.DataDir, "--interval", "1m"},
+		{"top", "--format", "json", "-D", server.DataDir, "--interval", "1m"},
+		{"waits", "-m", "sampled", "-D", server.DataDir},
+		{"trace", "-D", server.DataDir, "pg_sleep"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		root := newRoot("test")
+		root.SetArgs(args)
+		out := new(bytes.Buffer)
+		root.SetOut(out)
+		root.SetErr(new(bytes.Buffer))
+		ended := make(chan error, 1)
+		go func() { ended <- root.ExecuteContext(ctx) }()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) || out.Len() > 0 {
+				t.Errorf("%v: %v, %s", args, err, out)
+			}
+		case <-time.After(50 * time.Second):
+			t.Errorf("%v: an interrupt does not end it", args)
+		}
 	}
 }

@@ -73,3 +73,24 @@ func UntilInterrupt(ctx context.Context, left time.Duration, work func() error) 
 		return ctx.Err()
 	}
 }
+
+// Await returns the results of work, or the error of ctx as soon as ctx ends, although work still runs. The caller should then end
+// the program, which also releases what work has opened.
+func Await[T any](ctx context.Context, work func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := work()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}

@@ -16,6 +16,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/functrace"
@@ -182,6 +183,24 @@ func parseShare(text string) (float64, error) {
 	return n / 100, nil
 }
 
+// attach starts the trace.
+func (f *traceFlags) attach(capturer *capture.Capturer, o functrace.Options, stderr io.Writer) (*functrace.Tracer, error) {
+	t, err := functrace.New(capturer, o)
+	if err != nil {
+		return nil, err
+	}
+	cost, err := probe.Calibrate()
+	if err == nil {
+		f.announce(t, cost, stderr)
+		err = t.Attach(cost)
+	}
+	if err != nil {
+		t.Close()
+		return nil, traceRefusal(err)
+	}
+	return t, nil
+}
+
 // run traces and prints the result. After an interrupt, it prints the result until then.
 func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stderr io.Writer) error {
 	if f.dataDir != "" {
@@ -204,19 +223,11 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 	}
 	defer closeRemote()
 	o.Notice = func(text string) { console.Tellf(stderr, "%s", text) }
-	t, err := functrace.New(capturer, o)
+	t, err := console.Await(ctx, func() (*functrace.Tracer, error) { return f.attach(capturer, o, stderr) })
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	cost, err := probe.Calibrate()
-	if err != nil {
-		return traceRefusal(err)
-	}
-	f.announce(t, cost, stderr)
-	if err := t.Attach(cost); err != nil {
-		return traceRefusal(err)
-	}
 	console.Tellf(stderr, "tracing for %s; press Ctrl-C to end it", f.duration)
 	out := render.JSONEncoder(stdout)
 	var each func(*functrace.Event) error

@@ -194,7 +194,7 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	server, err := waitevent.Locate(c)
+	server, err := console.Await(ctx, func() (*waitevent.Server, error) { return waitevent.Locate(c) })
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if (f.trace > 0 || f.stacks != "") && options.Method == waits.Auto {
 		options.Method = waits.Exact // the only method that sees each wait
 	}
-	provider, err := waits.Open(server.Target, options)
+	provider, err := console.Await(ctx, func() (waits.Provider, error) { return waits.Open(server.Target, options) })
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w\nRun it as root, with CAP_BPF and CAP_PERFMON, or as the server's user with --method sampled",
 			err)

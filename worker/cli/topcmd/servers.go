@@ -445,10 +445,15 @@ type ServerList struct {
 
 // print prints the list, once or again and again (-n). It waits for the first answer of each server.
 func (l *servers) print(ctx context.Context, out io.Writer) error {
+	interrupt := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup
-	defer running.Wait()
+	defer func() {
+		if interrupt.Err() == nil { // after an interrupt the program ends, although servers are still being opened
+			running.Wait()
+		}
+	}()
 	defer cancel()
 	running.Go(func() { l.run(ctx) })
 	state := &view.ServersState{Order: l.f.sort}
@@ -461,7 +466,7 @@ func (l *servers) print(ctx context.Context, out io.Writer) error {
 			}
 			select {
 			case <-ctx.Done():
-				return nil
+				return unlessPrinted(ctx, n)
 			case <-l.changed:
 			}
 		}

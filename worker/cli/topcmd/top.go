@@ -480,14 +480,20 @@ func (f *topFlags) print(ctx context.Context, src topSource, s *view.State, out 
 	for n := 0; f.count == 0 || n < f.count; n++ {
 		select {
 		case <-ctx.Done():
-			return nil
+			return unlessPrinted(ctx, n)
 		case <-changed:
 		}
-		now := src.Now()
 		whole := f.format == console.FormatJSON
 		g := f.grid()
-		d = src.Fetch(ctx, s, d, now, view.Wide(g.Width) || whole, whole)
-		now = src.Now()
+		before := d
+		var err error
+		d, err = console.Await(ctx, func() (*view.Data, error) {
+			return src.Fetch(ctx, s, before, src.Now(), view.Wide(g.Width) || whole, whole), nil
+		})
+		if err != nil || ctx.Err() != nil { // an interrupted fetch has errors in place of data
+			return unlessPrinted(ctx, n)
+		}
+		now := src.Now()
 		if whole {
 			if err := render.JSONEncoder(out).Encode(d); err != nil {
 				return err
@@ -506,6 +512,14 @@ func (f *topFlags) print(ctx context.Context, src topSource, s *view.State, out 
 		return errors.New(d.Info.Error)
 	}
 	return nil
+}
+
+// unlessPrinted returns the error of ctx if an interrupt has come before the first of n screens.
+func unlessPrinted(ctx context.Context, n int) error {
+	if n > 0 {
+		return nil
+	}
+	return ctx.Err()
 }
 
 func positive(text string) int {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/screen/view"
 )
@@ -19,7 +20,8 @@ var errQuit = errors.New("the user has ended the program")
 // else before. After the key q, waitFor returns errQuit at once, and does not wait for the end of work.
 func (f *topFlags) waitFor(ctx context.Context, stderr io.Writer, doing string, work func(stderr io.Writer) error) error {
 	if f.isBatch() {
-		return work(stderr)
+		_, err := console.Await(ctx, func() (struct{}, error) { return struct{}{}, work(stderr) })
+		return err
 	}
 	const patience, tick = 100 * time.Millisecond, 500 * time.Millisecond
 	began := time.Now()
