@@ -301,6 +301,7 @@ var mainSituations = []situation{
 	{name: "relation-wait-lock", sessions: blockedBy("BEGIN; LOCK TABLE small IN ROW EXCLUSIVE MODE", "LOCK TABLE small")},
 	{name: "relation-wait-alter", sessions: blockedBy("BEGIN; SELECT 1 FROM small LIMIT 1", "ALTER TABLE small ADD COLUMN zz int")},
 	{name: "relation-wait-drop", sessions: blockedBy("BEGIN; SELECT 1 FROM docs LIMIT 1", "DROP TABLE docs")},
+	{name: "object-wait", sessions: blockedBy("BEGIN; COMMENT ON DATABASE postgres IS 'a'", "COMMENT ON DATABASE postgres IS 'b'")},
 	{name: "relation-wait-truncate", sessions: blockedBy("BEGIN; SELECT 1 FROM docs LIMIT 1", "TRUNCATE docs")},
 	{name: "relation-wait-vacuum", sessions: [][]string{{"@BEGIN; LOCK TABLE small", "SELECT pg_sleep(0.9)"}, {"@SELECT pg_sleep(0.2)", "VACUUM small"}}},
 	{name: "relation-wait-index", sessions: blockedBy("BEGIN; INSERT INTO small VALUES (77777, 'x', 1)", "CREATE INDEX ciw ON small (v)")},
