@@ -28,6 +28,7 @@ import (
 	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/symbolize"
+	"pg_stat_backtrace/worker/pg/levels"
 )
 
 // maxRecaptures is the largest number of repeated stops for one capture. A capture is repeated if the stack continues
@@ -280,7 +281,7 @@ func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (b built, 
 	const samples = 5 // largest number of snapshots
 	deadline := cmp.Or(opts.Deadline, snapshot.DefaultDeadline)
 	for i := 1; ; i++ {
-		if b, err = r.tryOnce(ctx, opts); err != nil || b.stale || b.trace.LevelsMissing == "" || i == samples {
+		if b, err = r.tryOnce(ctx, opts); err != nil || b.stale || b.trace.LevelsMissing == "" || b.trace.LevelsMissing == levels.Outer || i == samples {
 			return b, err
 		}
 		if opts.Deadline = deadline - time.Since(r.began); opts.Deadline < deadline/2 {

@@ -21,7 +21,7 @@ type Trace struct {
 	// Unrecognised is the reason for which a PostgreSQL server's own state was not read: its program has a server's
 	// variables, but its version is unknown. Otherwise it is empty.
 	Unrecognised string
-	// LevelsMissing is the reason for which PL/pgSQL levels are missing, if the process was sampled on the CPU.
+	// LevelsMissing is the reason for which PL/pgSQL levels are missing: the process was sampled on the CPU, or has too many.
 	// Otherwise it is empty.
 	LevelsMissing string
 	// Pause is an upper bound on how long the process was stopped. Held is the part of Pause after the worker noticed

@@ -16,6 +16,7 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
@@ -71,7 +72,7 @@ type Result struct {
 	Query    string
 	QueryCut bool
 	Wait     backtrace.Wait
-	// Missing is the reason why levels of a sampled process are missing, "" if none are.
+	// Missing is the reason why levels are missing, "" if none are.
 	Missing string
 }
 
@@ -188,7 +189,7 @@ func (p *Process) Read(in *Input) Result {
 		return out
 	}
 	out.Wait = r.wait()
-	out.Levels = r.levels()
+	out.Levels, out.Missing = r.levels()
 	return out
 }
 
@@ -266,13 +267,19 @@ func (r *reader) query() (string, bool) {
 	return r.text(r.in.Frozen, p, MaxQuery)
 }
 
-// levels follows error_context_stack. Each node must be in a frame of Input.Frames, further out than the previous node.
-func (r *reader) levels() []Placed {
+// Outer is the value of Result.Missing if the list of levels is longer than a capture copies.
+const Outer = "those of the outer calls, because only the innermost 128 levels are copied"
+
+// levels follows error_context_stack. Each node must be in a frame of Input.Frames, further out than the previous node. missing is
+// Outer, or empty.
+func (r *reader) levels() (out []Placed, missing string) {
 	node, ok := r.word(r.bias + r.server.list)
-	var out []Placed
-	for range maxLevels {
+	for i := range maxLevels {
 		if !ok || node == 0 {
 			break
+		}
+		if i == snapshot.MaxNodes {
+			missing = Outer
 		}
 		frame, found := r.frameOf(node)
 		if !found {
@@ -296,7 +303,7 @@ func (r *reader) levels() []Placed {
 		}
 		node = next
 	}
-	return out
+	return out, missing
 }
 
 // note remembers the address of a PL/pgSQL or SPI callback, which most levels have. If the callback at a remembered
