@@ -13,18 +13,11 @@ import (
 func (l *SessionLog) Names() []SessionNames {
 	names := make([]SessionNames, 0, len(l.sessions))
 	for pid := range l.sessions {
-		s := l.sessions[pid]
-		s.User, s.Database = l.nameOr(s.User, l.reader.users, s.UserOID), l.nameOr(s.Database, l.reader.databases, s.DatabaseOID)
-		names = append(names, s.SessionNames)
+		if n, ok := l.Session(pid); ok {
+			names = append(names, n)
+		}
 	}
 	return names
-}
-
-func (*SessionLog) nameOr(name string, names map[uint32]string, oid uint32) string {
-	if name == "" {
-		name = names[oid]
-	}
-	return name
 }
 
 // NamesOf returns the users and databases of the processes of a moment.

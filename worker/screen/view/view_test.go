@@ -94,9 +94,9 @@ func incident() *Data {
 	}}
 	d.Session = &source.Session{Time: noon, Now: &blocked, Blocker: "4711 (cron, idle in transaction for 1 min 15 s) until transaction 740 ends", Blocked: []int{4713},
 		Used: &source.Used{Seconds: 1, ProcessorPercent: new(98.4), ReadBytes: new(3.5e6), WrittenBytes: new(0.0)}, Waits: []source.WaitSpan{
-		{Span: source.Span{From: *ago(2 * time.Minute), To: *ago(time.Minute)}, Class: source.CPU, Event: source.CPU},
-		{Span: source.Span{From: *ago(time.Minute), To: noon}, Class: source.Lock, Event: "Lock:transactionid"},
-	}}
+			{Span: source.Span{From: *ago(2 * time.Minute), To: *ago(time.Minute)}, Class: source.CPU, Event: source.CPU},
+			{Span: source.Span{From: *ago(time.Minute), To: noon}, Class: source.Lock, Event: "Lock:transactionid"},
+		}}
 	d.Flame = &source.Flame{
 		Span: source.Span{From: noon.Add(-5 * time.Minute), To: noon}, Side: source.Both, OnCPU: 1, OffCPU: 1.7, Sampled: 310, Seconds: 120, LeftOut: 3,
 		Nodes: []source.FlameNode{
