@@ -30,8 +30,8 @@ func NamesOf(m *moment.Moment) []SessionNames {
 	return names
 }
 
-// Unseen returns a sentence for each of the users and databases that no process of seen has. The sentence names those that were
-// seen. A word is a name or an oid.
+// Unseen returns a sentence for each of the users and databases that no process of seen has. The sentence also names the
+// users or databases of seen. A word is a name or an oid.
 func Unseen(users, databases []string, seen []SessionNames) (lines []string) {
 	var roles, bases []string
 	for _, n := range seen {
