@@ -101,7 +101,7 @@ func TestHistorySpans(t *testing.T) {
 		"27 30 4.0 s 12 shop app@shop active Lock:relation 1 min 12 min 30 s 11 (waits in front) (root: 10 reporting) AccessShareLock relation orders - SELECT * FROM orders\n" +
 		"27 30 4.0 s 13 client backend app@shop active IO:DataFileRead 50 %, no wait 50 % 12 min 30 s - scans orders 50 % SELECT sum(n) FROM orders\n" +
 		"27 30 4.0 s 14 crm app@shop active no wait 4 or more - - SELECT ?\n" +
-		"10 sweeps, 68 rows; not recorded: 20 s in 1 gaps; sweeps lost: 0, late: 0\n" +
+		"10 sweeps, 68 rows; not recorded: 20 s in 1 gap; sweeps lost: 0, late: 0\n" +
 		"left out: 10 rows, 10.0 s, of pg_stat_backtrace's own sessions (--own shows them)\n"
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
