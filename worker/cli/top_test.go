@@ -392,7 +392,13 @@ func (x *pseudoTerminal) await(t *testing.T, text string) {
 			t.Log(x.screen())
 		}
 	}()
-	pgtest.Wait(t, fmt.Sprintf("%q on the screen", text), func() bool { return strings.Contains(x.screen(), text) })
+	pgtest.Wait(t, fmt.Sprintf("%q on the screen", text), func() bool { return x.shows(text) })
+}
+
+// shows reports whether the screen has a text, perhaps on several lines.
+func (x *pseudoTerminal) shows(text string) bool {
+	screen := x.screen()
+	return strings.Contains(screen, text) || strings.Contains(strings.Join(strings.Fields(screen), " "), strings.TrimSpace(text))
 }
 
 // has reports whether the program has written these bytes.
@@ -408,9 +414,9 @@ func topMeasures(t *testing.T, x *pseudoTerminal, pid int) {
 	x.send(t, "w")
 	command := fmt.Sprintf(" waits --trace %d --duration 10s", pid)
 	pgtest.Wait(t, "the command, or the wait that goes on", func() bool {
-		return strings.Contains(x.screen(), command) || x.has("Lock:relation goes on for")
+		return x.shows(command) || x.has("Lock:relation goes on for")
 	})
-	if !strings.Contains(x.screen(), command) {
+	if !x.shows(command) {
 		x.send(t, "w")
 	}
 	x.await(t, command)
@@ -423,14 +429,15 @@ func topMeasures(t *testing.T, x *pseudoTerminal, pid int) {
 	x.await(t, fmt.Sprintf(" profile --mode wall --duration 10s %d", pid))
 	x.await(t, "Time on and off the processor")
 	lines := strings.Split(x.screen(), "\n")
-	for _, line := range lines[2:14] { // the heading of the screen, the command and its state stay on the screen
+	const below = 18 // lines of heading, command, state and notes, with the path of a test program
+	for _, line := range lines[2:below] {
 		if strings.Contains(line, "100.0 %") && strings.Contains(line, "epoll_wait") {
 			x.send(t, "\x1b")
 			x.await(t, "TopMemoryContext")
 			return
 		}
 	}
-	t.Errorf("the largest part of the profile is not below the heading:\n%s", x.screen())
+	t.Fatalf("the largest part of the profile is not below the heading:\n%s", x.screen())
 }
 
 // topTerminal sends keys to the command in a terminal, suspends it, ends the server, and quits.

@@ -81,6 +81,9 @@ func (r *Result) lines(width int) (list []panelLine) {
 					lead, room = indent, max(1, width-len(indent))
 				}
 				head, rest := cutAt(line, room)
+				if at := strings.LastIndexByte(head, ' '); rest != "" && at > len(head)/2 { // between words, if a line does not get too short
+					head, rest = head[:at], strings.TrimLeft(head[at:]+rest, " ")
+				}
 				list = append(list, panelLine{lead: lead, text: head, style: style})
 				line = rest
 			}
