@@ -8,10 +8,10 @@ const (
 	MaxConcurrency = 256
 	// MaxGivenSessions bounds the option --sessions: these sessions use connection slots of the server.
 	MaxGivenSessions = 100
-	// MinRecordSize is the least value of --record-size, in bytes. An hour of a busy server takes some megabytes.
-	MinRecordSize = 10 << 20
-	// MinRecordKeep is the least value of --record-keep. The history has a file for each hour.
-	MinRecordKeep = time.Hour
+	// MinRecordSize is the least value of --record-size, in bytes. A smaller value would keep nothing, or only minutes.
+	MinRecordSize = 1 << 20
+	// MinRecordKeep is the least value of --record-keep. A smaller value would keep nothing that a reader can ask for.
+	MinRecordKeep = time.Minute
 	// MaxUserID is the largest user id of the kernel; the next value means none.
 	MaxUserID = 1<<32 - 2
 	// MinPort is the lowest port of --listen, except 0 for any free port. The worker has no right to use lower ports.
