@@ -281,7 +281,8 @@ func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (b built, 
 	const samples = 5 // largest number of snapshots
 	deadline := cmp.Or(opts.Deadline, snapshot.DefaultDeadline)
 	for i := 1; ; i++ {
-		if b, err = r.tryOnce(ctx, opts); err != nil || b.stale || b.trace.LevelsMissing == "" || b.trace.LevelsMissing == levels.Outer || i == samples {
+		b, err = r.tryOnce(ctx, opts)
+		if err != nil || b.stale || b.trace.LevelsMissing == "" || b.trace.LevelsMissing == levels.Outer || i == samples {
 			return b, err
 		}
 		if opts.Deadline = deadline - time.Since(r.began); opts.Deadline < deadline/2 {

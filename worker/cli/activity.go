@@ -96,7 +96,8 @@ func newActivity() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
-	fs.StringVar(&f.sort, "sort", "pid", "`ORDER` of the processes: pid, or the oldest transaction, query or state first, or cpu: the busiest first")
+	fs.StringVar(&f.sort, "sort", "pid",
+		"`ORDER` of the processes: pid, or the oldest transaction, query or state first, or cpu: the busiest first")
 	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text, json or csv")
 	fs.BoolVar(&f.tree, "tree", false, "with text: print processes that block others, with their waiters below them, instead of all")
 	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
@@ -331,7 +332,8 @@ func (f *activityFlags) title(m *moment.Moment) string {
 	if f.slots > 0 && len(f.pids) == 0 {
 		slots = fmt.Sprintf(", %d of %d connection slots in use", f.clients, f.slots)
 	}
-	return fmt.Sprintf("%s: %s at %s%s\n", render.VisibleLine(m.Cluster), units.Count(len(m.Sessions), "process"), m.Time.Format(time.RFC3339), slots)
+	return fmt.Sprintf("%s: %s at %s%s\n",
+		render.VisibleLine(m.Cluster), units.Count(len(m.Sessions), "process"), m.Time.Format(time.RFC3339), slots)
 }
 
 func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {

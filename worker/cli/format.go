@@ -14,7 +14,8 @@ import (
 )
 
 var formats = []string{
-	console.FormatText, console.FormatJSON, console.FormatBrief, console.FormatShort, console.FormatFolded, console.FormatPprof, console.FormatSpeedscope, console.FormatHTML, console.FormatCompressed,
+	console.FormatText, console.FormatJSON, console.FormatBrief, console.FormatShort, console.FormatFolded, console.FormatPprof,
+	console.FormatSpeedscope, console.FormatHTML, console.FormatCompressed,
 }
 
 // print prints a trace. It prints nothing with --stats, and with a format that counts the stacks of all rounds; see the

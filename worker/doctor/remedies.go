@@ -77,7 +77,8 @@ func (p *place) change(statement string) string {
 // missing returns the remedy for an extension that no database has.
 func (p *place) missing(ctx context.Context, conn *pgx.Conn) (string, error) {
 	var available bool
-	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_available_extensions WHERE name = 'pg_stat_backtrace')`).Scan(&available)
+	err := conn.QueryRow(ctx,
+		`SELECT EXISTS (SELECT FROM pg_catalog.pg_available_extensions WHERE name = 'pg_stat_backtrace')`).Scan(&available)
 	remedy := p.change("CREATE EXTENSION pg_stat_backtrace") + "  # or in each other database from which stacks are asked for"
 	if !available {
 		remedy = "First install the extension's files for this server: the package for its major version, or make install. Then: " + remedy

@@ -39,7 +39,8 @@ func DeniedProcess(pid int) string {
 		owner = status.UID[1]
 	}
 	if os.Geteuid() == 0 || owner == os.Geteuid() {
-		return fmt.Sprintf("process %s may not be read: this command lacks CAP_SYS_PTRACE, as in a container, or a security module forbids it", named(pid))
+		return fmt.Sprintf("process %s may not be read: "+
+			"this command lacks CAP_SYS_PTRACE, as in a container, or a security module forbids it", named(pid))
 	}
 	return rights("process "+named(pid), owner) + ", for example with sudo"
 }

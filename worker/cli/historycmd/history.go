@@ -139,7 +139,10 @@ func NewHistory() *cobra.Command {
 
 // historyFormats returns the output formats: first those for tables, then those for profiles.
 func historyFormats() []string {
-	return []string{console.FormatText, console.FormatJSON, console.FormatCSV, profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML}
+	return []string{
+		console.FormatText, console.FormatJSON, console.FormatCSV,
+		profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML,
+	}
 }
 
 // noRecordDir returns the error for a history whose directory is not known (see recordDirOf).

@@ -213,9 +213,12 @@ func (h *historyProfile) profile(stacks map[int64]store.Stack) *pprof.Profile {
 		}
 		w := h.samples[k]
 		if h.folded {
-			locations = append([]*pprof.Location{wait("[" + store.WaitName(&store.Row{WaitType: k.waitType, WaitEvent: k.wait}) + "]")}, locations...)
+			name := store.WaitName(&store.Row{WaitType: k.waitType, WaitEvent: k.wait})
+			locations = append([]*pprof.Location{wait("[" + name + "]")}, locations...)
 		}
-		p.Sample = append(p.Sample, &pprof.Sample{Location: locations, Label: k.labels(), Value: []int64{w.samples, int64(w.time.Round(unit) / unit)}})
+		p.Sample = append(p.Sample, &pprof.Sample{
+			Location: locations, Label: k.labels(), Value: []int64{w.samples, int64(w.time.Round(unit) / unit)},
+		})
 	}
 	return p
 }

@@ -149,7 +149,9 @@ func (p *spanPrinter) print() error {
 	})
 	rows := make([][]string, 0, len(p.lines)+1)
 	if !p.begun {
-		rows = append(rows, []string{"from", "to", "for", "pid", "process", "session", "state", "wait", "transaction", "blocked by", "phrase", "query"})
+		rows = append(rows, []string{
+			"from", "to", "for", "pid", "process", "session", "state", "wait", "transaction", "blocked by", "phrase", "query",
+		})
 		p.begun = true
 	}
 	for _, line := range p.lines {

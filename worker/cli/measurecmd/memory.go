@@ -415,7 +415,8 @@ func (m *processMemory) printOutside(out *bufio.Writer, total int64) {
 	_, _ = fmt.Fprintf(out, "heap and anonymous mappings: %s (heap %s, %d anonymous mappings with %s)\n",
 		units.Size(private), units.Size(o.Heap), o.Mappings, units.Size(o.Anonymous))
 	if rest := int64(private) - total; rest >= 0 && m.incomplete() {
-		_, _ = fmt.Fprintf(out, "not in the contexts above: %s of this (contexts that could not be read, and memory outside of contexts)\n", units.Size(rest))
+		_, _ = fmt.Fprintf(out, "not in the contexts above: %s of this (contexts that could not be read, and memory outside of contexts)\n",
+			units.Size(rest))
 	} else if rest >= 0 {
 		_, _ = fmt.Fprintf(out, "outside of contexts: %s of this (malloc by libraries, and free memory of malloc)\n", units.Size(rest))
 	}

@@ -185,7 +185,8 @@ func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 		anonymous, swapped = anonymous+m.Processes[i].AnonymousBytes, swapped+m.Processes[i].SwappedBytes
 	}
 	_, _ = fmt.Fprintf(buffered, "%s: %s with %s of memory, and %s in swap space, at %s; shared memory does not count\n",
-		render.VisibleLine(m.Cluster), units.Count(len(m.Processes), "process"), units.Size(anonymous), units.Size(swapped), m.Time.Format(time.RFC3339))
+		render.VisibleLine(m.Cluster), units.Count(len(m.Processes), "process"), units.Size(anonymous), units.Size(swapped),
+		m.Time.Format(time.RFC3339))
 	w := table.Text(buffered, table.Options{Empty: "-"})
 	w.Row("pid", "backend_type", "database", "user", "application", "state", "memory", "swapped", "in_contexts", "largest contexts", "query")
 	for i := range m.Processes[:min(top, len(m.Processes))] {

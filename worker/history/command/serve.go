@@ -64,7 +64,9 @@ func Serve(input io.Reader, output io.Writer, load func() (rules.Command, error)
 			return fmt.Errorf("reporting a result: %w", err)
 		}
 		if n := dropped.Swap(0); n > 0 {
-			r := Result{Rule: q.Rule, Status: -1, Error: fmt.Sprintf("%d later alerts were dropped: the command was still running for earlier ones", n)}
+			r := Result{
+				Rule: q.Rule, Status: -1, Error: fmt.Sprintf("%d later alerts were dropped: the command was still running for earlier ones", n),
+			}
 			if err := out.Encode(r); err != nil {
 				return fmt.Errorf("reporting a result: %w", err)
 			}

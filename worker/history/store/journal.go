@@ -319,7 +319,8 @@ func createJournal(path string, meta Meta, at time.Time) (*journal, error) {
 }
 
 // continueJournal opens the journal of a former worker. It cuts the file to the length size, which removes a torn record at its
-// end. The caller keeps damaged bytes before size, since good records may follow them. first is the time of the journal's first sweep, and stacks are the ids of its stacks.
+// end. The caller keeps damaged bytes before size, since good records may follow them. first is the time of the journal's first
+// sweep, and stacks are the ids of its stacks.
 func continueJournal(path string, size int64, first time.Time, stacks map[int64]bool) (*journal, error) {
 	z, err := newEncoder()
 	if err != nil {

@@ -76,8 +76,8 @@ func closedHours(pattern string) []closedHour {
 	return list
 }
 
-// prune removes closed hours and journals that could not be read, the oldest first, until the rest is within Keep and the size limit, and enough space is free. It
-// returns ErrNoSpace if too little space is free and no closed hour is left.
+// prune removes closed hours and journals that could not be read, the oldest first, until the rest is within Keep and the size
+// limit, and enough space is free. It returns ErrNoSpace if too little space is free and no closed hour is left.
 func (w *Writer) prune(now time.Time) error {
 	most, err := w.part()
 	if err != nil {

@@ -19,7 +19,8 @@ type nodeID struct {
 
 // lineOf returns a session with its wait class.
 func lineOf(s *moment.Session) *SessionLine {
-	own := s.Type == clientBackend && (s.Application == cluster.ApplicationName || strings.HasPrefix(s.Application, cluster.ApplicationName+" "))
+	ours := s.Application == cluster.ApplicationName || strings.HasPrefix(s.Application, cluster.ApplicationName+" ")
+	own := s.Type == clientBackend && ours
 	return &SessionLine{Session: *s, Class: ClassOf(s), Own: own}
 }
 

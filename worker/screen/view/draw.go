@@ -391,7 +391,9 @@ func (c *canvas) keys() [][2]string {
 	case PageSession, numPages:
 	}
 	if c.s.Held {
-		return [][2]string{{"Esc", "live stack"}, {"c", "capture again"}, {"Tab", "panel"}, {"↑↓", "scroll"}, {"q", c.quits()}, {"y", "command"}}
+		return [][2]string{
+			{"Esc", "live stack"}, {"c", "capture again"}, {"Tab", "panel"}, {"↑↓", "scroll"}, {"q", c.quits()}, {"y", "command"},
+		}
 	}
 	return [][2]string{{"Tab", "panel"}, {"↑↓", "scroll"}, {"c", "capture now"}, {"Backspace", "back"}, {"q", c.quits()},
 		{"p", "profile"}, {"w", "waits"}, {"y", "command"}}
@@ -422,7 +424,10 @@ func (c *canvas) help(y int) {
 		{"v", "in Who: compare with another time, and end that"},
 		{"/ n N", "search; next and previous match"},
 		{"r y", "remove all filters; copy the command of this page"},
-		{"m Ctrl-L Ctrl-Z q", "the mouse on or off; draw again, suspend, " + map[bool]string{false: "quit", true: "back to the list of servers"}[c.s.Listed]},
+		{
+			"m Ctrl-L Ctrl-Z q",
+			"the mouse on or off; draw again, suspend, " + map[bool]string{false: "quit", true: "back to the list of servers"}[c.s.Listed],
+		},
 	}
 	c.Text(1, y, c.Width, bold, "Keys")
 	y++

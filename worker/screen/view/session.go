@@ -257,7 +257,8 @@ func (c *canvas) panelTitle(panel int) (title, note string) {
 	case panelMemory:
 		title = "Memory contexts"
 		if m := c.d.Memory; m != nil {
-			note = m.Time.Local().Format("15:04:05") + ", " + units.Size(max(0, m.TotalBytes)) + ", " + units.Size(max(0, m.FreeBytes)) + " of it free"
+			note = m.Time.Local().Format("15:04:05") + ", " + units.Size(max(0, m.TotalBytes)) + ", " +
+				units.Size(max(0, m.FreeBytes)) + " of it free"
 			if m.ResidentBytes != nil {
 				note += ", resident " + units.Size(max(0, *m.ResidentBytes))
 			}
@@ -328,7 +329,8 @@ func panelLines(panel int, d *Data) (list []panelLine) {
 	name := []string{"stack", "plan", "memory"}[panel]
 	add := func(s Style, lead, text string) {
 		// Sentences are in these styles; code without a prefix is a phrase.
-		sentence := s == alarm || s == warn || lead == "" && (s == dim || s == code && !strings.HasPrefix(text, "=>") && !strings.HasPrefix(text, " "))
+		phrase := s == code && !strings.HasPrefix(text, "=>") && !strings.HasPrefix(text, " ")
+		sentence := s == alarm || s == warn || lead == "" && (s == dim || phrase)
 		list = append(list, panelLine{lead, text, s, sentence})
 	}
 	if text := d.Errors[name]; text != "" {
