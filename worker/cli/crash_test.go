@@ -40,6 +40,23 @@ func ownProgram(t *testing.T, errors io.Writer, words ...string) *exec.Cmd {
 	return cmd
 }
 
+// allowCores sets no hard limit of core files for children of this process, so that writesNoCore notices the limit that a worker sets
+// for itself at its start.
+func allowCores(t *testing.T) {
+	t.Helper()
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if before.Max > 1 {
+		return
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: before.Cur, Max: unix.RLIM_INFINITY}); err != nil {
+		t.Skipf("this process may not raise its limit of core files, which is %d bytes: %v", before.Max, err)
+	}
+	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_CORE, &before) })
+}
+
 // writesNoCore reports whether the hard limit of a process's core file is 0 or 1 bytes.
 func writesNoCore(pid int) bool {
 	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
@@ -49,6 +66,7 @@ func writesNoCore(pid int) bool {
 // TestCrashedWorkerIsStartedAgain: a service manager starts a worker again unless its status is 2. So a worker ends by SIGABRT
 // after a crash, and writes no core file.
 func TestCrashedWorkerIsStartedAgain(t *testing.T) {
+	allowCores(t)
 	s := pgtest.Start(t, pgtest.BinDirs(t)[0], pgtest.Options{})
 	history := filepath.Join(filepath.Dir(s.DataDir), "history")
 	file := filepath.Join(t.TempDir(), "rules.yaml")

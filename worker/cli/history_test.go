@@ -41,6 +41,20 @@ func recorderOf(t *testing.T, s *pgtest.Server) (*recorder.Recorder, string) {
 	}), dir
 }
 
+// sweepAt makes a sweep, and waits until the disk has it: a recorder does not wait for a slow disk.
+func sweepAt(t *testing.T, r *recorder.Recorder, dir string, at time.Time) {
+	t.Helper()
+	if err := r.Sweep(at, 0); err != nil {
+		t.Fatal(err)
+	}
+	at = at.UTC().Truncate(time.Microsecond)
+	pgtest.Wait(t, "the sweep on the disk", func() bool {
+		_, stdout, _ := run(t, "history", "--record-dir", dir, "-f", "json",
+			"--since", at.Format(time.RFC3339Nano), "--until", at.Add(time.Microsecond).Format(time.RFC3339Nano))
+		return strings.Contains(stdout, at.Format(time.RFC3339Nano))
+	})
+}
+
 func history(t *testing.T, arguments ...string) string {
 	t.Helper()
 	var stdout, stderr strings.Builder
@@ -82,9 +96,7 @@ func TestHistory(t *testing.T) {
 		r, dir := recorderOf(t, s)
 		sweep := func(at time.Time) {
 			t.Helper()
-			if err := r.Sweep(at, 0); err != nil {
-				t.Fatal(err)
-			}
+			sweepAt(t, r, dir, at)
 		}
 		early := time.Now().Add(-2 * time.Hour)
 		pgtest.Wait(t, "a stack", func() bool { // later sweeps need not take it again

@@ -359,9 +359,7 @@ func (o *outputs) checkIncidents(t *testing.T, pids map[string]int) {
 	o.recorded = dir
 	now := time.Now()
 	for _, age := range []time.Duration{time.Hour + 2*time.Second, 2 * time.Second} { // the first for --compare
-		if err := r.Sweep(now.Add(-age), 0); err != nil {
-			t.Fatal(err)
-		}
+		sweepAt(t, r, dir, now.Add(-age))
 	}
 	o.check(t, "activity", "activity -f json -D DATA")
 	o.check(t, "capture", "capture -f json --threads", pid("shop"), pid("vacuum"))
