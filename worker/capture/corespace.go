@@ -3,6 +3,7 @@ package capture
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/corefile"
@@ -95,7 +96,10 @@ func (r *reader) memoryMappings() []process.Mapping {
 // sorted, and its mappings must not overlap.
 func overlay(base, more []process.Mapping) []process.Mapping {
 	more = slices.Clone(more)
-	slices.SortStableFunc(more, func(a, b process.Mapping) int { return cmp.Compare(a.Start, b.Start) })
+	sort.SliceStable(more, func(i, j int) bool {
+		a, b := more[i], more[j]
+		return cmp.Compare(a.Start, b.Start) < 0
+	})
 	out := make([]process.Mapping, 0, len(base)+len(more))
 	end := uint64(0) // highest end of the parts of more that are in out
 	i := 0

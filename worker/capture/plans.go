@@ -7,7 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
+	"sort"
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
@@ -242,7 +242,10 @@ func (c *Capturer) planLook(
 			}
 		}
 	}
-	slices.SortFunc(look.copies, func(a, b plan.Copy) int { return cmp.Compare(a.Address, b.Address) })
+	sort.Slice(look.copies, func(i, j int) bool {
+		a, b := look.copies[i], look.copies[j]
+		return cmp.Compare(a.Address, b.Address) < 0
+	})
 	return look, nil
 }
 

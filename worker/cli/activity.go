@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -205,7 +206,10 @@ func (f *activityFlags) countSlots(reader *state.Reader, m *moment.Moment) {
 // order sorts the processes by the time that --sort names, or by their processor time. Processes without this time come last.
 func (f *activityFlags) order(m *moment.Moment) {
 	if f.sort == "cpu" {
-		slices.SortStableFunc(m.Sessions, func(a, b moment.Session) int { return cmp.Compare(cpuOf(&b), cpuOf(&a)) })
+		sort.SliceStable(m.Sessions, func(i, j int) bool {
+			a, b := m.Sessions[i], m.Sessions[j]
+			return cmp.Compare(cpuOf(&b), cpuOf(&a)) < 0
+		})
 		return
 	}
 	key := map[string]func(*moment.Session) *time.Time{

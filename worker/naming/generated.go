@@ -3,6 +3,7 @@ package naming
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
@@ -254,7 +255,10 @@ func (r *recorder) memory(addr uint64, p []byte) bool {
 // MergeRanges sorts ranges by address, and joins ranges with a gap of at most 256 bytes.
 func MergeRanges(pieces []snapshot.Range) []snapshot.Range {
 	const near = 256
-	slices.SortFunc(pieces, func(a, b snapshot.Range) int { return cmp.Compare(a.Address, b.Address) })
+	sort.Slice(pieces, func(i, j int) bool {
+		a, b := pieces[i], pieces[j]
+		return cmp.Compare(a.Address, b.Address) < 0
+	})
 	out := make([]snapshot.Range, 0, len(pieces))
 	for _, p := range pieces {
 		if last := len(out) - 1; last >= 0 && p.Address <= out[last].Address+uint64(out[last].Length)+near {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"sort"
 	"time"
 
 	"pg_stat_backtrace/ptrace/snapshot"
@@ -113,7 +114,10 @@ func (w *GoWalk) All(t *backtrace.Trace, programs []GoProgram, p *GoPlan) (misse
 		t.Go = programs[i].version
 		missed += w.list(t, &programs[i], p)
 	}
-	slices.SortStableFunc(t.Goroutines, func(a, b backtrace.Goroutine) int { return cmp.Compare(a.ID, b.ID) })
+	sort.SliceStable(t.Goroutines, func(i, j int) bool {
+		a, b := t.Goroutines[i], t.Goroutines[j]
+		return cmp.Compare(a.ID, b.ID) < 0
+	})
 	t.Unwind, t.Symbolize = w.unwinding, w.naming
 	return missed
 }

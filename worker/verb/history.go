@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -115,7 +116,10 @@ func recordedRows(ctx context.Context, r *store.Reader, since, until time.Time, 
 
 // sweepRows returns the rows of a sweep in the order of PIDs, and the size of their texts.
 func sweepRows(w *store.SpanSweep, pids []int) (rows [][]string, size int) {
-	slices.SortStableFunc(w.Rows, func(a, b store.Row) int { return cmp.Compare(a.PID, b.PID) })
+	sort.SliceStable(w.Rows, func(i, j int) bool {
+		a, b := w.Rows[i], w.Rows[j]
+		return cmp.Compare(a.PID, b.PID) < 0
+	})
 	for i := range w.Rows {
 		if row := &w.Rows[i]; len(pids) == 0 || slices.Contains(pids, int(row.PID)) {
 			cells := historyRow(w, row)

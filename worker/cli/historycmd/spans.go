@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -212,7 +213,10 @@ func (s shares) text(most int) string {
 	for text, took := range s {
 		texts, all = append(texts, text), all+took
 	}
-	slices.SortFunc(texts, func(a, b string) int { return cmp.Or(cmp.Compare(s[b], s[a]), cmp.Compare(a, b)) })
+	sort.Slice(texts, func(i, j int) bool {
+		a, b := texts[i], texts[j]
+		return cmp.Or(cmp.Compare(s[b], s[a]), cmp.Compare(a, b)) < 0
+	})
 	if len(texts) > 1 {
 		for i, text := range texts {
 			texts[i] = fmt.Sprintf("%s %.0f %%", cmp.Or(text, "-"), 100*share(s[text].Seconds(), all.Seconds()))

@@ -87,7 +87,7 @@ func TestServerListBounds(t *testing.T) {
 	}
 	found, list.entries = found[:1], list.entries[:1]
 	err := list.print(t.Context(), io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "not a PostgreSQL data directory") {
+	if err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -215,7 +216,10 @@ func (d *Dir) List() ([]Entry, error) {
 			list = append(list, Entry{id, size})
 		}
 	}
-	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.ID, b.ID) })
+	sort.Slice(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return strings.Compare(a.ID, b.ID) < 0
+	})
 	return list, nil
 }
 

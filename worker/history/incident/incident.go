@@ -8,6 +8,7 @@ package incident
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"time"
 
 	"pg_stat_backtrace/worker/history/recorder"
@@ -207,7 +208,10 @@ func sessions(rows []store.Row, procs map[int32]rules.Proc, first []int32) (list
 		}
 		list = append(list, s)
 	}
-	slices.SortStableFunc(list, func(a, b Session) int { return cmp.Compare(rank(first, a.PID), rank(first, b.PID)) })
+	sort.SliceStable(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return cmp.Compare(rank(first, a.PID), rank(first, b.PID)) < 0
+	})
 	if len(list) > maxSessions {
 		list, leftOut = list[:maxSessions], len(list)-maxSessions
 	}

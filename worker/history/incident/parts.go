@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
@@ -140,7 +141,10 @@ func (i *Incident) addMemory(ctx context.Context, src *Source, m *moment.Moment)
 			i.Memory = append(i.Memory, ProcessMemory{PID: pid, Type: s.Type, Anonymous: st.Anonymous, Swapped: st.Swapped})
 		}
 	}
-	slices.SortStableFunc(i.Memory, func(a, b ProcessMemory) int { return cmp.Compare(b.Anonymous+b.Swapped, a.Anonymous+a.Swapped) })
+	sort.SliceStable(i.Memory, func(p, q int) bool {
+		a, b := i.Memory[p], i.Memory[q]
+		return cmp.Compare(b.Anonymous+b.Swapped, a.Anonymous+a.Swapped) < 0
+	})
 	i.Memory = i.Memory[:min(maxMemory, len(i.Memory))]
 	for j := range i.Memory {
 		p := &i.Memory[j]
@@ -175,7 +179,10 @@ func (p *ProcessMemory) contexts(ctx context.Context, src *Source, pid int) erro
 	for name, n := range sums {
 		p.Largest = append(p.Largest, ContextsSum{name, n})
 	}
-	slices.SortFunc(p.Largest, func(a, b ContextsSum) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) })
+	sort.Slice(p.Largest, func(i, j int) bool {
+		a, b := p.Largest[i], p.Largest[j]
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) < 0
+	})
 	p.Largest = p.Largest[:min(largestSums, len(p.Largest))]
 	switch {
 	case tree.LeftOut:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -101,7 +102,10 @@ func (t *planTaker) wanted(
 			delete(t.known, id)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b takenPlan) int { return cmp.Compare(t.when(a.id), t.when(b.id)) })
+	sort.SliceStable(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return cmp.Compare(t.when(a.id), t.when(b.id)) < 0
+	})
 	return list
 }
 

@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"slices"
+	"sort"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -181,6 +182,9 @@ func (r *Recorder) ended(present []store.Row, now []moment.Session, missing []st
 		}
 		rows = append(rows, row)
 	}
-	slices.SortFunc(rows, func(a, b store.Row) int { return int(a.PID) - int(b.PID) })
+	sort.Slice(rows, func(i, j int) bool {
+		a, b := rows[i], rows[j]
+		return int(a.PID)-int(b.PID) < 0
+	})
 	return rows
 }

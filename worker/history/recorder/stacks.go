@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
+	"sort"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -115,7 +115,10 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 		reason = fmt.Sprintf("stacks have used more than %.0f %% of a processor", stackShare*100)
 	default:
 		reason = "no time was left"
-		slices.SortStableFunc(wanted, func(a, b takenStack) int { return cmp.Compare(t.when(a.id), t.when(b.id)) })
+		sort.SliceStable(wanted, func(i, j int) bool {
+			a, b := wanted[i], wanted[j]
+			return cmp.Compare(t.when(a.id), t.when(b.id)) < 0
+		})
 		limit := min(stackSweep, period/4)
 		t.begin(wanted, plans, limit)
 		missing -= t.collect(now, limit)

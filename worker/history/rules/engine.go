@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -442,7 +443,10 @@ func lwlockWaits(v *view) []Finding {
 			fmt.Sprintf("%s for an LWLock without running meanwhile, the longest for %s",
 				plural(len(w.pids), "session waits", "sessions wait"), units.Age(w.age)), w))
 	}
-	slices.SortFunc(list, func(a, b Finding) int { return strings.Compare(a.Cause, b.Cause) })
+	sort.Slice(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return strings.Compare(a.Cause, b.Cause) < 0
+	})
 	return list
 }
 

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"sort"
 	"strconv"
 	"time"
 
@@ -268,7 +268,10 @@ func (m shared) share(r *Row) (bytes int) {
 }
 
 func (c *conversion) flushRows() error {
-	slices.SortStableFunc(c.held, func(a, b Row) int { return int(a.PID) - int(b.PID) })
+	sort.SliceStable(c.held, func(i, j int) bool {
+		a, b := c.held[i], c.held[j]
+		return int(a.PID)-int(b.PID) < 0
+	})
 	if _, err := c.rows.w.Write(c.held); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -502,7 +503,10 @@ func (f *frames) list() (list []sweepFrame, err error) {
 	if len(list) == maxFrames {
 		f.damaged(f.at, "more records than an hour can have: the rest is ignored")
 	}
-	slices.SortStableFunc(list, func(a, b sweepFrame) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.sum, b.sum)) })
+	sort.SliceStable(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.sum, b.sum)) < 0
+	})
 	return slices.CompactFunc(list, func(a, b sweepFrame) bool {
 		twice := a.at == b.at && a.sum == b.sum
 		if twice {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -46,7 +47,10 @@ func kept(dir string) []closedHour {
 			list = append(list, closedHour{dir: path, from: info.ModTime(), size: info.Size(), aside: true})
 		}
 	}
-	slices.SortStableFunc(list, func(a, b closedHour) int { return a.from.Compare(b.from) })
+	sort.SliceStable(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return a.from.Compare(b.from) < 0
+	})
 	return list
 }
 
@@ -72,7 +76,10 @@ func closedHours(pattern string) []closedHour {
 		}
 		list = append(list, h)
 	}
-	slices.SortFunc(list, func(a, b closedHour) int { return a.from.Compare(b.from) })
+	sort.Slice(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return a.from.Compare(b.from) < 0
+	})
 	return list
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 	"unsafe"
@@ -256,7 +257,10 @@ func (r *Reader) hourRows(ctx context.Context, dir string, lo, hi int64, each fu
 			}
 		}
 	}
-	slices.SortStableFunc(groups, func(a, b rowGroup) int { return cmp.Compare(a.lo, b.lo) })
+	sort.SliceStable(groups, func(i, j int) bool {
+		a, b := groups[i], groups[j]
+		return cmp.Compare(a.lo, b.lo) < 0
+	})
 	for len(groups) > 0 {
 		n, last := 1, groups[0].hi
 		for n < len(groups) && groups[n].lo <= last {
@@ -333,7 +337,10 @@ func (r *Reader) rowsTogether(ctx context.Context, groups []rowGroup, lo, hi int
 		}
 		r.impossible(g.file.path, "rows", impossible)
 	}
-	slices.SortFunc(rows, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.PID, b.PID)) })
+	sort.Slice(rows, func(i, j int) bool {
+		a, b := rows[i], rows[j]
+		return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.PID, b.PID)) < 0
+	})
 	for i := range rows {
 		if err := each(&rows[i]); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -84,7 +85,10 @@ func ReadSpan(ctx context.Context, r *Reader, since, until time.Time, each func(
 		last = current.Time
 		return each(&current, before)
 	}
-	slices.SortStableFunc(infos, func(a, b SweepInfo) int { return cmp.Compare(a.Time, b.Time) }) // the clock may go back
+	sort.SliceStable(infos, func(i, j int) bool {
+		a, b := infos[i], infos[j]
+		return cmp.Compare(a.Time, b.Time) < 0
+	}) // the clock may go back
 	next, pending := 0, []Row(nil)
 	orphans := func() error { // passes rows of a sweep whose SweepInfo cannot be read
 		rows := pending
@@ -128,7 +132,10 @@ func ReadSpan(ctx context.Context, r *Reader, since, until time.Time, each func(
 	if g, ok := gap(last, until, max(current.Period, time.Second)); ok && err == nil {
 		s.gap(g)
 	}
-	slices.SortFunc(r.Damage, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	sort.Slice(r.Damage, func(i, j int) bool {
+		a, b := r.Damage[i], r.Damage[j]
+		return strings.Compare(a.Error(), b.Error()) < 0
+	})
 	for _, d := range r.Damage {
 		if text := d.Error(); !slices.Contains(s.Damage, text) {
 			s.Damage = append(s.Damage, text)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -43,7 +43,10 @@ func prune(dir *os.File, files int, bytes int64) error {
 		kept = append(kept, e)
 		total += e.size
 	}
-	slices.SortFunc(kept, func(a, b entry) int { return cmp.Or(a.mtime.Compare(b.mtime), cmp.Compare(a.name, b.name)) })
+	sort.Slice(kept, func(i, j int) bool {
+		a, b := kept[i], kept[j]
+		return cmp.Or(a.mtime.Compare(b.mtime), cmp.Compare(a.name, b.name)) < 0
+	})
 	for len(kept) > 0 && (len(kept) > files || total > bytes) {
 		remove(dir, kept[0].name)
 		total -= kept[0].size

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -277,7 +278,10 @@ func (t *Timer) Records(pid, limit int) (rows []TraceRow, err error) {
 			}
 			rows = append(rows, row)
 		}
-		slices.SortStableFunc(rows, func(a, b TraceRow) int { return a.At.Compare(b.At) })
+		sort.SliceStable(rows, func(i, j int) bool {
+			a, b := rows[i], rows[j]
+			return a.At.Compare(b.At) < 0
+		})
 		return nil
 	})
 	return rows, err

@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"sort"
 	"strings"
 	"syscall"
 	"time"
@@ -33,7 +33,10 @@ func (c *cache) evict(keep string, now time.Time) {
 	if c.limit == 0 {
 		return
 	}
-	slices.SortFunc(entries, func(a, b entry) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.path, b.path)) })
+	sort.Slice(entries, func(i, j int) bool {
+		a, b := entries[i], entries[j]
+		return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.path, b.path)) < 0
+	})
 	for _, e := range entries {
 		if total <= c.limit {
 			return

@@ -2,7 +2,7 @@ package symbolize
 
 import (
 	"cmp"
-	"slices"
+	"sort"
 	"strings"
 
 	"pg_stat_backtrace/unwind/elfimage"
@@ -35,7 +35,10 @@ func (m *Image) Near(name string) []string {
 	}
 	m.eachSymbol(func(_ elfimage.Symbol, plain string) { consider(plain) })
 	m.eachDerived(func(derived string, _, _ uint64) { consider(derived) })
-	slices.SortFunc(near, func(a, b candidate) int { return cmp.Or(cmp.Compare(a.far, b.far), cmp.Compare(a.name, b.name)) })
+	sort.Slice(near, func(i, j int) bool {
+		a, b := near[i], near[j]
+		return cmp.Or(cmp.Compare(a.far, b.far), cmp.Compare(a.name, b.name)) < 0
+	})
 	names := make([]string, 0, nearest)
 	for _, c := range near[:min(len(near), nearest)] {
 		names = append(names, c.name)

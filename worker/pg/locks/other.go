@@ -2,7 +2,7 @@ package locks
 
 import (
 	"fmt"
-	"slices"
+	"sort"
 )
 
 // kind returns the kind of a wait that is not for a heavyweight lock; empty if the package does not report such waits.
@@ -188,7 +188,10 @@ func behind(senders []sender, method, count int) ([]Blocker, string) {
 		return nil, fmt.Sprintf("%d of %d required synchronous standbys are connected", len(senders), count)
 	}
 	if method == methodPriority {
-		slices.SortStableFunc(senders, func(a, b sender) int { return a.priority - b.priority })
+		sort.SliceStable(senders, func(i, j int) bool {
+			a, b := senders[i], senders[j]
+			return a.priority-b.priority < 0
+		})
 		senders = senders[:count]
 	}
 	var blockers []Blocker

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
@@ -198,7 +199,10 @@ func (r *Reader) read() (*Moment, error) {
 			r.other(m, &waiting[i])
 		}
 	}
-	slices.SortFunc(m.Waits, func(a, b Wait) int { return a.Proc - b.Proc })
+	sort.Slice(m.Waits, func(i, j int) bool {
+		a, b := m.Waits[i], m.Waits[j]
+		return a.Proc-b.Proc < 0
+	})
 	for i := range m.Waits {
 		w := &m.Waits[i]
 		if w.Changed {

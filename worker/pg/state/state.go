@@ -18,6 +18,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -187,7 +188,10 @@ func (r *Reader) read(m *moment.Moment, o Options) error {
 	if o.Texts && r.textSize == 0 {
 		m.Missing = append(m.Missing, "query texts: the server's track_activity_query_size was not found")
 	}
-	slices.SortFunc(m.Sessions, func(a, b moment.Session) int { return a.PID - b.PID })
+	sort.Slice(m.Sessions, func(i, j int) bool {
+		a, b := m.Sessions[i], m.Sessions[j]
+		return a.PID-b.PID < 0
+	})
 	return nil
 }
 

@@ -6,7 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
+	"sort"
 	"strconv"
 
 	"github.com/google/pprof/profile"
@@ -94,7 +94,10 @@ func (s *speedscope) sum(p *profile.Profile, labels []string) (err error) {
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(s.list, func(a, b weighted) int { return cmp.Compare(a.labels, b.labels) })
+	sort.SliceStable(s.list, func(i, j int) bool {
+		a, b := s.list[i], s.list[j]
+		return cmp.Compare(a.labels, b.labels) < 0
+	})
 	size := 0
 	for _, fn := range s.table.functions { // the file repeats a name that several functions have
 		if size += len(fn.name) + len(s.file(fn)); size > maxText {

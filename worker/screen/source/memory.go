@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
@@ -76,12 +77,18 @@ func (k *memories) choose(m *moment.Moment) map[int]bool {
 	for i := range m.Sessions {
 		all = append(all, sized{m.Sessions[i].ServerPID, k.known[identityOf(&m.Sessions[i])]})
 	}
-	slices.SortFunc(all, func(a, b sized) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.pid, b.pid)) })
+	sort.Slice(all, func(i, j int) bool {
+		a, b := all[i], all[j]
+		return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.pid, b.pid)) < 0
+	})
 	chosen := make(map[int]bool, mostMemoryReads)
 	for _, x := range all[:largestReads] {
 		chosen[x.pid] = true
 	}
-	slices.SortFunc(all, func(a, b sized) int { return cmp.Compare(a.pid, b.pid) })
+	sort.Slice(all, func(i, j int) bool {
+		a, b := all[i], all[j]
+		return cmp.Compare(a.pid, b.pid) < 0
+	})
 	first, _ := slices.BinarySearchFunc(all, k.after+1, func(x sized, pid int) int { return cmp.Compare(x.pid, pid) })
 	for i := range all {
 		x := all[(first+i)%len(all)]

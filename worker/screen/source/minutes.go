@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sort"
 	"time"
 
 	"pg_stat_backtrace/worker/history/store"
@@ -164,7 +165,10 @@ func withTexts(list []*recordedMinute, texts map[int64]string) []*recordedMinute
 
 // minutesOf groups the sweeps at or after the time from by minute, without sums. A gap within a minute is shown before this minute.
 func minutesOf(infos []store.SweepInfo, from time.Time) (list []*recordedMinute) {
-	slices.SortFunc(infos, func(a, b store.SweepInfo) int { return cmp.Compare(a.Time, b.Time) })
+	sort.Slice(infos, func(i, j int) bool {
+		a, b := infos[i], infos[j]
+		return cmp.Compare(a.Time, b.Time) < 0
+	})
 	last := from
 	for i := range infos {
 		at := time.UnixMicro(infos[i].Time).UTC()

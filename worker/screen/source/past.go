@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -725,7 +726,10 @@ func (p *past) shares(q Query, by By, limit int) *Who {
 		fill(&r, x)
 		w.Rows = append(w.Rows, r)
 	}
-	slices.SortFunc(w.Rows, func(a, b WhoRow) int { return cmp.Or(cmp.Compare(b.Active, a.Active), cmp.Compare(a.Key, b.Key)) })
+	sort.Slice(w.Rows, func(i, j int) bool {
+		a, b := w.Rows[i], w.Rows[j]
+		return cmp.Or(cmp.Compare(b.Active, a.Active), cmp.Compare(a.Key, b.Key)) < 0
+	})
 	if limit > 0 && len(w.Rows) > limit {
 		o := WhoRow{Count: len(w.Rows) - limit, ByClass: map[string]float64{}}
 		for i := range w.Rows[limit:] {

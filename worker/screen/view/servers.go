@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -130,7 +131,10 @@ func KeepOrder(list, before []Server) {
 		}
 		return len(before)
 	}
-	slices.SortStableFunc(list, func(a, b Server) int { return cmp.Compare(of(a), of(b)) })
+	sort.SliceStable(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return cmp.Compare(of(a), of(b)) < 0
+	})
 }
 
 // at returns the index of the selected server, or 0 if it is not in the list.

@@ -3,7 +3,7 @@ package export
 import (
 	"cmp"
 	"fmt"
-	"slices"
+	"sort"
 
 	"github.com/google/pprof/profile"
 )
@@ -57,6 +57,9 @@ func split(p *profile.Profile, keep []string) ([]series, error) {
 		}
 		all = append(all, series{kind, merged})
 	}
-	slices.SortFunc(all, func(a, b series) int { return cmp.Compare(a.backendType, b.backendType) })
+	sort.Slice(all, func(i, j int) bool {
+		a, b := all[i], all[j]
+		return cmp.Compare(a.backendType, b.backendType) < 0
+	})
 	return all, nil
 }

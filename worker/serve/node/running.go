@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sort"
 
 	"pg_stat_backtrace/ptrace/process"
 )
@@ -34,7 +35,10 @@ func Denied() (list []Process, err error) {
 			list = append(list, Process{PID: pid, Start: stat.StartTime, UID: status.UID[1]})
 		}
 	}
-	slices.SortFunc(list, func(a, b Process) int { return a.PID - b.PID })
+	sort.Slice(list, func(i, j int) bool {
+		a, b := list[i], list[j]
+		return a.PID-b.PID < 0
+	})
 	return list, nil
 }
 
