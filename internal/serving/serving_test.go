@@ -443,7 +443,7 @@ func TestWrongOptions(t *testing.T) {
 		{[]string{"--listen", "db1:9188"}, "give an IP address"},
 		{[]string{"--listen", "9188"}, "give IP:PORT"},
 		{[]string{"--listen-token-file", "/x"}, "need --listen"},
-		{[]string{"--listen", "127.0.0.1:1", "--listen-tls-cert", "/x"}, "need each other"},
+		{[]string{"--listen", "127.0.0.1:9188", "--listen-tls-cert", "/x"}, "need each other"},
 	} {
 		status, output := exitStatus(t, append([]string{"worker", "-D", "/nowhere"}, c.arguments...)...)
 		if status != 2 || !strings.Contains(output, c.want) {

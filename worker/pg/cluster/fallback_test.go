@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/authz"
@@ -178,7 +179,9 @@ func TestFallbackReserved(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), fewSlots())
 	server.Exec(t, "CREATE ROLE spare LOGIN REPLICATION")
 	taken := takeSlots(t, server)
+	pid := int(taken[0].PgConn().PID())
 	_ = taken[0].Close(t.Context())
+	pgtest.Wait(t, "the end of a session", func() bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) })
 	s := supervise(t, cluster.ConnOptions{
 		ConnString: server.DSN("postgres", "postgres"), Check: cluster.CheckSlots, Fallback: &cluster.Fallback{ConnString: "user=spare"},
 	})
