@@ -67,11 +67,11 @@ func (e *Ext4) Break() {
 	e.t.Helper()
 	out, err := exec.CommandContext(e.t.Context(), "findmnt", "-no", "SOURCE", e.Dir).Output() //nolint:gosec // a directory of the test
 	if err != nil {
-		e.t.Skip("findmnt: ", err)
+		e.t.Fatal("findmnt of util-linux does not find the file system: ", err)
 	}
 	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(string(out[:len(out)-1])), "trigger_fs_error")
 	if err := os.WriteFile(trigger, []byte("by a test"), 0); err != nil {
-		e.t.Skip("no error can be made: ", err)
+		e.t.Skip("this kernel cannot make errors of ext4 for tests (trigger_fs_error): ", err)
 	}
 }
 

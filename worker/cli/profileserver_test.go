@@ -99,7 +99,7 @@ func TestProfileServer(t *testing.T) {
 // TestProfileWithoutQueryIDs: if no statement has a query id, the profile says how to get query ids.
 func TestProfileWithoutQueryIDs(t *testing.T) {
 	if err := clusterbpf.Check(); err != nil {
-		t.Skip(err)
+		t.Skipf("this host cannot run the programs of profiles: %v", err)
 	}
 	const remedy = "ALTER SYSTEM SET compute_query_id = on; SELECT pg_reload_conf()"
 	for _, setting := range []string{"on", "off"} {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Who identifies the user of a resource. Role is the oid of a role. If Superuser is set, the user is all superusers together.
+// Who is the user of a resource. Role is the oid of the role. If Superuser is set, the user is all superusers together.
 type Who struct {
 	Role      uint32
 	Superuser bool

@@ -11,7 +11,7 @@ import (
 
 func TestCalibrateSteppedCostsMore(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("nothing is measured on this architecture")
+		t.Skip("calls are not traced on this architecture, so their cost is not measured")
 	}
 	c, err := Calibrate()
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrUnsupported) {
@@ -29,7 +29,7 @@ func TestCalibrateSteppedCostsMore(t *testing.T) {
 // TestCalibrateAtOnce: one caller does not disturb another.
 func TestCalibrateAtOnce(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("nothing is measured on this architecture")
+		t.Skip("calls are not traced on this architecture, so their cost is not measured")
 	}
 	calls := 0
 	var first sync.WaitGroup
@@ -54,7 +54,7 @@ func TestCalibrateAtOnce(t *testing.T) {
 // the order in which they are loaded. Other processes may load programs at the same time, so the least number counts.
 func TestCalibrateLoadsOnce(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("nothing is measured on this architecture")
+		t.Skip("calls are not traced on this architecture, so their cost is not measured")
 	}
 	number := func() int {
 		p, err := Load(Config{Probes: []Probe{{}}, Processes: 1})
@@ -71,7 +71,7 @@ func TestCalibrateLoadsOnce(t *testing.T) {
 		}
 		id, ok := info.ID()
 		if !ok {
-			t.Skip("the kernel does not number programs")
+			t.Skip("this kernel gives programs no ids (before Linux 4.13)")
 		}
 		return int(id)
 	}

@@ -47,8 +47,8 @@ Blocking, Session and Flame.
 
 Load shows the active sessions by wait class over time, a line for the processors,
 and findings: sentences about blocked sessions, waits, connections and processors,
-the worst first. "Who" shows the queries, users, events and applications
-that take the database time. Blocking shows the processes that wait for locks,
+the worst first. The view Who lists queries, users, events and applications by
+their share of the database time. Blocking shows the processes that wait for locks,
 below the processes that block them. Session shows one process: its waits, its live
 stack, plan and memory. Flame shows the stacks of active sessions as a tree.
 The keys are shown on the screen; ? explains them. m switches the mouse on: a click

@@ -122,8 +122,8 @@ func reduce(keep uint64) error {
 
 // setDumpable makes this process dumpable again if guarded is set, because the process then keeps capabilities. The
 // change of user has made it undumpable (fs.suid_dumpable is 0 on most systems), which makes root the owner of its
-// files in /proc. In this state the server's user can neither see the executable and the open files of this
-// process nor get a core dump.
+// files in /proc. In this state the server's user cannot see the executable and the open files of this process, and the kernel
+// writes no core file for it.
 //
 // But any process of the same user could trace a dumpable process, and so could every backend in which a superuser
 // runs code. The tracer must not gain the worker's CAP_SYS_PTRACE. The kernel prevents that: only a process whose
