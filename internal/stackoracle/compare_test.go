@@ -25,10 +25,7 @@ func compare(t *testing.T, subjects ...subject) {
 	t.Helper()
 	before := map[int]string{}
 	for _, s := range subjects {
-		wait(t, s.name+" not running", func() bool { // which it does for an instant after a capture, to stop again
-			before[s.pid] = states(s.pid)
-			return !strings.ContainsAny(before[s.pid], "Rt")
-		})
+		before[s.pid] = notRunning(t, s)
 	}
 	all := takeOurs(t, subjects)
 	for _, s := range subjects {
@@ -55,11 +52,23 @@ func compare(t *testing.T, subjects ...subject) {
 		}
 		for _, s := range subjects {
 			if reference.name != gdb || !s.noGDB {
+				notRunning(t, s)
 				against(t, s.name, reference.name, all[s.pid], reference.take(t, s.pid))
 			}
 		}
 	}
 	unharmed(t, subjects, before, all)
+}
+
+// notRunning waits until no thread runs, and returns the threads' states. After each look from outside, threads run for an instant:
+// they call the interrupted system call again, and a tool that stops them before the call shows them one instruction earlier.
+func notRunning(t *testing.T, s subject) (now string) {
+	t.Helper()
+	wait(t, s.name+" not running", func() bool {
+		now = states(s.pid)
+		return !strings.ContainsAny(now, "Rt")
+	})
+	return now
 }
 
 // against compares the stacks of all threads with one reference's.
