@@ -288,6 +288,17 @@ func (c *Capturer) programOf(ctx context.Context, key naming.ProcessKey) (server
 	}
 }
 
+// AwaitProgram waits until the program of a server process has been read, so that the next capture has the levels and the wait event,
+// also on a busy host. The errors are process.ErrExited, and context.DeadlineExceeded if the program was not read in time.
+func (c *Capturer) AwaitProgram(ctx context.Context, pid int) error {
+	stat, err := process.ReadStat(pid)
+	if err != nil {
+		return fmt.Errorf("process %d: %w", pid, process.ErrExited)
+	}
+	_, err = c.programOf(ctx, naming.ProcessKey{PID: pid, StartTime: stat.StartTime})
+	return err
+}
+
 func unreadProgram(pid int) error {
 	return fmt.Errorf("process %d: the server's program was not read in time: %w", pid, context.DeadlineExceeded)
 }

@@ -127,6 +127,32 @@ func TestPlansAwaitProgram(t *testing.T) {
 	})
 }
 
+// TestAwaitProgram: after the wait, a capture knows the wait event, although it does not wait for the program itself.
+func TestAwaitProgram(t *testing.T) {
+	pgtest.One(t, func(t *testing.T, bin string) {
+		server := pgtest.Start(t, bin, pgtest.Options{})
+		pid := int(server.Connect(t, server.User, "postgres").PgConn().PID())
+		c, err := capture.New(capture.Config{LinesWait: time.Nanosecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pgtest.Wait(t, "the program read", func() bool { // a slow disk may take longer than the limit
+			err := c.AwaitProgram(t.Context(), pid)
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		trace, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: true})
+		if err != nil || trace.Wait.Class+":"+trace.Wait.Event != "Client:ClientRead" {
+			t.Errorf("%+v, %v", trace, err)
+		}
+		if err := c.AwaitProgram(t.Context(), 1<<30); !errors.Is(err, process.ErrExited) {
+			t.Errorf("no process: %v", err)
+		}
+	})
+}
+
 // nestedPlans: a function's statement is a separate level, with its own running node.
 func nestedPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer) {
 	t.Helper()

@@ -108,6 +108,9 @@ func (f *activityFlags) trace(ctx context.Context, reader *state.Reader, s *mome
 			return err
 		}
 		defer target.Held.Release()
+		if err := f.capturer.AwaitProgram(ctx, target.PID); err != nil { // without the wait event, there is no phrase
+			return err
+		}
 		t, err = f.capturer.Capture(ctx, target, capture.Options{Deadline: phrasesTime, NonStop: true})
 		return err
 	})
