@@ -324,6 +324,9 @@ func (r *planRun) function(ctx context.Context, target process.Target) string {
 		}
 		r.functions = c
 	}
+	if r.functions.AwaitProgram(ctx, target.PID) != nil {
+		return ""
+	}
 	t, err := r.functions.Capture(ctx, target, capture.Options{Deadline: limit, NonStop: r.flags.nonStop})
 	if err != nil {
 		return ""
