@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -113,6 +115,7 @@ func TestContainer(t *testing.T) {
 				dir := fmt.Sprintf("/proc/%d/root%s", s.postmaster, s.dataDir)
 				w := s.serve(t, "-D", dir, fmt.Sprintf("user=%s dbname=postgres sslmode=disable", s.User))
 				s.answers(t)
+				s.hostPIDs(t, dir, container.outside)
 				if container.outside {
 					s.killed(t, w)
 				}
@@ -182,6 +185,45 @@ func (s *elsewhere) answers(t *testing.T) {
 	}
 	if processes < 6 || stacks != processes {
 		t.Errorf("%d processes, %d stacks", processes, stacks)
+	}
+}
+
+// hostPIDs checks that the commands say which process ids are the server's and which are this host's.
+func (s *elsewhere) hostPIDs(t *testing.T, dir string, outside bool) {
+	t.Helper()
+	s.Exec(t, "CREATE TABLE locked ()")
+	holder, waiter := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
+	if _, err := holder.PgConn().Exec(t.Context(), "BEGIN; LOCK locked").ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = waiter.PgConn().Exec(t.Context(), "SELECT FROM locked").ReadAll() }()
+	pgtest.Wait(t, "the lock", func() bool {
+		waits := false
+		err := holder.QueryRow(t.Context(), "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted").Scan(&waits)
+		return err == nil && waits
+	})
+	own, blocked := int(holder.PgConn().PID()), int(waiter.PgConn().PID())
+	here, there := s.here(t, own), s.here(t, blocked)
+	print := func(arguments ...string) string {
+		out, err := exec.Command(program, arguments...).CombinedOutput()
+		if err != nil {
+			t.Errorf("%q: %v\n%s", arguments, err, out)
+		}
+		return regexp.MustCompile(" +").ReplaceAllString(string(out), " ")
+	}
+	const note = "The server has process ids of its own"
+	wants := map[string][]string{
+		print("activity", "-D", dir):                  {note, "host_pid", fmt.Sprintf("\n%d %d client", own, here), fmt.Sprintf("\n%d %d client", blocked, there)},
+		print("activity", "-D", dir, "--tree"):        {note, fmt.Sprintf("%d (host_pid %d) postgres@postgres", own, here), fmt.Sprintf("%d (host_pid %d)", blocked, there)},
+		print("capture", strconv.Itoa(there)):         {fmt.Sprintf("held by %d (host_pid %d) (idle", own, here)},
+		print("top", "-D", dir, "--batch", "-n", "1"): {"own process ids"},
+	}
+	for text, parts := range wants {
+		for _, part := range parts {
+			if strings.Contains(text, part) != outside {
+				t.Errorf("%q: expected %t in\n%s", part, outside, text)
+			}
+		}
 	}
 }
 

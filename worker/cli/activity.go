@@ -257,6 +257,15 @@ type activityDocument struct {
 	Former string `json:"cluster"`
 }
 
+// header returns the columns for a moment: those of activityHeader, and in text also the process ids of this host if the server
+// has its own.
+func (f *activityFlags) header(m *moment.Moment) []string {
+	if f.format == console.FormatText && m.OwnPIDs() {
+		return slices.Insert(activityHeader(), 1, "host_pid")
+	}
+	return activityHeader()
+}
+
 func activityHeader() []string {
 	return []string{
 		"pid", "backend_type", "database", "user", "application_name", "client", "state", "xact_age", "query_age",
@@ -264,7 +273,7 @@ func activityHeader() []string {
 	}
 }
 
-// row returns the columns of a process, in the order of activityHeader.
+// row returns the columns of a process, in the order of header.
 func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 	age, cpu := func(t *time.Time) string { return secondsSince(m, t) }, ""
 	if s.CPUPercent != nil {
@@ -280,11 +289,15 @@ func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 	if s.Wait != nil {
 		wait, waitAge = s.Wait.Type+":"+s.Wait.Event, age(s.Wait.Since)
 	}
-	return []string{
+	row := []string{
 		strconv.Itoa(s.ServerPID), s.Type, console.NameOrOID(s.Database, s.DatabaseOID), console.NameOrOID(s.User, s.UserOID), s.Application,
 		s.Client, s.State, age(s.XactStart), age(s.QueryStart), age(s.StateStart), cpu, s.Phrase, s.Function,
 		wait, waitAge, blockedBy(s), s.Query,
 	}
+	if f.format == console.FormatText && m.OwnPIDs() {
+		row = slices.Insert(row, 1, strconv.Itoa(s.PID))
+	}
+	return row
 }
 
 // ageOf returns the time from t to the moment in words; empty: t is nil.
@@ -336,8 +349,12 @@ func (f *activityFlags) title(m *moment.Moment) string {
 	if f.slots > 0 && len(f.pids) == 0 {
 		slots = fmt.Sprintf(", %d of %d connection slots in use", f.clients, f.slots)
 	}
-	return fmt.Sprintf("%s: %s at %s%s\n",
+	title := fmt.Sprintf("%s: %s at %s%s\n",
 		render.VisibleLine(m.Cluster), units.Count(len(m.Sessions), "process"), m.Time.Format(time.RFC3339), slots)
+	if m.OwnPIDs() {
+		title += "The server has process ids of its own, as in a container: pid is for SQL, host_pid for commands on this host.\n"
+	}
+	return title
 }
 
 func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {
@@ -349,7 +366,7 @@ func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {
 		return printMissing(out, m)
 	}
 	w := table.Text(out, table.Options{Empty: "-"})
-	w.Row(activityHeader()...)
+	w.Row(f.header(m)...)
 	for i := range m.Sessions {
 		row := f.row(m, &m.Sessions[i])
 		last := len(row) - 1

@@ -9,6 +9,7 @@ import (
 
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
 )
 
@@ -86,6 +87,14 @@ func nodeName(pid int, xid uint32, gid string) string {
 	return fmt.Sprintf("0 (prepared transaction %d)", xid)
 }
 
+// hostPID returns the process id on this host, if the server has another one for the process.
+func hostPID(s *moment.Session) string {
+	if s.PID == s.ServerPID {
+		return ""
+	}
+	return fmt.Sprintf(" (host_pid %d)", s.PID)
+}
+
 // identity returns the user, database, application, state, times and client of a session, after a space.
 func identity(m *moment.Moment, s *moment.Session) (text string) {
 	for _, part := range []string{
@@ -95,7 +104,7 @@ func identity(m *moment.Moment, s *moment.Session) (text string) {
 			text += " " + part
 		}
 	}
-	if s.State == "" {
+	if s.State == "" || s.Type != state.ClientBackend {
 		text += " " + s.Type
 	}
 	if age := ageOf(m, s.XactStart); age != "" {
@@ -128,7 +137,7 @@ func (f *activityFlags) candidates(m *moment.Moment, w *moment.LockWait) (lines 
 		if s == nil {
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("may hold it: %d%s", pid, identity(m, s)))
+		lines = append(lines, fmt.Sprintf("may hold it: %d%s%s", pid, hostPID(s), identity(m, s)))
 		if s.Query != "" {
 			lines = append(lines, "its query: "+f.query(s))
 		}
@@ -140,7 +149,7 @@ func (f *activityFlags) candidates(m *moment.Moment, w *moment.LockWait) (lines 
 func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Session) []string {
 	first := nodeName(n.PID, n.XID, n.GID)
 	if s != nil {
-		first += identity(m, s)
+		first += hostPID(s) + identity(m, s)
 	}
 	if n.Deadlock {
 		first += " (deadlock)"

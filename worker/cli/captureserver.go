@@ -163,11 +163,14 @@ func (s *sessions) addHolder(t *backtrace.Trace, x, y *moment.Session) {
 	}
 	if !held(*b) {
 		t.Session.Ahead = nodeName(b.PID, b.XID, b.GID)
+		if h := byServerPID(s.after, b.PID); b.PID != 0 && h != nil {
+			t.Session.Ahead += hostPID(h)
+		}
 		return
 	}
 	holder := nodeName(b.PID, b.XID, b.GID)
 	if h := byServerPID(s.after, b.PID); b.PID != 0 && h != nil && h.State != "" {
-		holder += " (" + h.State
+		holder += hostPID(h) + " (" + h.State
 		if h.StateStart != nil {
 			holder += " for " + ageOf(s.after, h.StateStart)
 		}

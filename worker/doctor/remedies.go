@@ -176,7 +176,11 @@ func serverRemedy(err error, o Options, root bool) string {
 		return "Run it as the server's operating system user, or as root: " + command
 	}
 	remedy := "Name its data directory with -D, or a connection string that leads to it."
-	if errors.Is(err, cluster.ErrNotRunning) {
+	var single *cluster.SingleUserError
+	switch {
+	case errors.As(err, &single):
+		remedy = fmt.Sprintf("Only this process runs: pg_stat_backtrace capture %[1]d, plan %[1]d and memory %[1]d show it.", single.PID)
+	case errors.Is(err, cluster.ErrNotRunning):
 		remedy = "Start the server: captures need its processes."
 	}
 	var servers []string

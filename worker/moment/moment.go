@@ -7,7 +7,10 @@
 // MatchPhrase says in words what a process does (phrases.go). The phrases are data too, in phrases.txt.
 package moment
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Moment is the state of all processes of a server at one time.
 type Moment struct {
@@ -26,6 +29,11 @@ type Moment struct {
 	Blocking []*Node `json:"blocking,omitempty"`
 	// Missing says what could not be read.
 	Missing []string `json:"missing,omitempty"`
+}
+
+// OwnPIDs reports whether the server has process ids of its own, because it is in another PID namespace, as in a container.
+func (m *Moment) OwnPIDs() bool {
+	return slices.ContainsFunc(m.Sessions, func(s Session) bool { return s.PID != s.ServerPID })
 }
 
 // Session is a process of the server with an entry in pg_stat_activity.

@@ -54,6 +54,10 @@ func Describe(err error, s Subject) string {
 	case errors.Is(err, cluster.ErrNotDataDir) && s.DataDir != "":
 		return describeNoDataDir(err, s.DataDir)
 	case errors.Is(err, cluster.ErrNotRunning):
+		var single *cluster.SingleUserError
+		if errors.As(err, &single) {
+			return fmt.Sprintf("%v. Only this process runs: capture %[2]d, plan %[2]d and memory %[2]d show it", err, single.PID)
+		}
 		text, _, _ := strings.Cut(err.Error(), ": /proc/") // without the kernel's error, which does not help
 		return text + ". Start the server, or print what a worker has recorded: pg_stat_backtrace history --record-dir DIRECTORY"
 	}

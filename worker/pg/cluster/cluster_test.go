@@ -156,7 +156,8 @@ func TestStalePIDFile(t *testing.T) {
 		"somebody elsewhere":             {os.Getpid(), 8, "which"},
 		"the owner's shell in it":        {shell, 8, "shared memory segment"},
 		"the same, file written in part": {shell, 3, "was started at"},
-		"a stand-alone backend":          {-shell, 3, "single-user mode"},
+		"a stand-alone backend":          {-shell, 3, fmt.Sprintf("process %d runs in single-user mode", shell)},
+		"a stand-alone backend, ended":   {-gone.Process.Pid, 3, "which was in single-user mode, has ended"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			changed := slices.Clone(lines[:test.lines])

@@ -97,7 +97,10 @@ func byDataDir(dir string, find func(path string, file pidFile) (Cluster, error)
 		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
 	}
 	if file.pid < 0 {
-		return Cluster{}, fmt.Errorf("%s: %w: process %d runs in single-user mode", dir, ErrNotRunning, -file.pid)
+		if _, err := process.ReadStat(-file.pid); err != nil {
+			return Cluster{}, fmt.Errorf("%s: %w: process %d, which was in single-user mode, has ended", dir, ErrNotRunning, -file.pid)
+		}
+		return Cluster{}, fmt.Errorf("%s: %w: %w", dir, ErrNotRunning, &SingleUserError{-file.pid})
 	}
 	c, err := find(path, file)
 	if err != nil {

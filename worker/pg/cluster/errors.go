@@ -46,6 +46,12 @@ func (e *missingDirError) Error() string {
 // Is makes the error match ErrNotDataDir.
 func (e *missingDirError) Is(target error) bool { return target == ErrNotDataDir }
 
+// SingleUserError has the process of a server that runs in single-user mode, without a postmaster (postgres --single).
+type SingleUserError struct{ PID int }
+
+// Error names the process.
+func (e *SingleUserError) Error() string { return fmt.Sprintf("process %d runs in single-user mode", e.PID) }
+
 // WrongClusterError has the server to which a connection leads, and the one to which it should lead. errors.Is(err,
 // ErrWrongCluster) holds.
 type WrongClusterError struct {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 )
@@ -19,7 +20,8 @@ type Node struct {
 	Waits []Wait `json:"waits,omitempty"`
 	// Cycle means that the node waits, directly or not, for itself. One node of each cycle is a root.
 	Cycle bool `json:"cycle,omitempty"`
-	// Repeated means that the forest has this node at an earlier place too, and its children (Blocked) only there.
+	// Repeated means that the forest, read from the first tree to the last and from each node to its children, has this node at an
+	// earlier place too, and its children (Blocked) only there.
 	Repeated bool    `json:"repeated,omitempty"`
 	Blocked  []*Node `json:"blocked,omitempty"`
 }
@@ -85,7 +87,8 @@ func (m *Moment) Forest() []*Node {
 	for _, n := range roots {
 		size[n] = n.size()
 	}
-	slices.SortStableFunc(roots, func(a, b *Node) int { return size[b] - size[a] })
+	sort.SliceStable(roots, func(i, j int) bool { return size[roots[i]] > size[roots[j]] })
+	f.place(roots)
 	return roots
 }
 
@@ -113,29 +116,58 @@ func (f *forest) node(k key) *Node {
 	return n
 }
 
-// grow links all nodes below a root, level by level. A node below several others has its children at its first place
-// only.
+// grow links all nodes below a root that no tree has yet, so that the trees can be compared. The places of the nodes follow later.
 func (f *forest) grow(root key) *Node {
 	f.visited[root] = true
 	for todo := []key{root}; len(todo) > 0; {
-		k := todo[0]
-		todo = todo[1:]
+		k := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
 		n := f.nodes[k]
 		for _, b := range f.below[k] {
 			if !f.visited[b] {
 				f.visited[b] = true
 				n.Blocked, todo = append(n.Blocked, f.nodes[b]), append(todo, b)
+			}
+		}
+	}
+	return f.nodes[root]
+}
+
+// place links the nodes of all trees again, in the order in which people read them. A node below several others has its children
+// at its first place only.
+func (f *forest) place(roots []*Node) {
+	type child struct {
+		of *Node
+		k  key
+	}
+	clear(f.visited)
+	var todo []child
+	push := func(k key) {
+		n := f.nodes[k]
+		f.visited[k], n.Blocked = true, nil
+		for _, b := range slices.Backward(f.below[k]) {
+			todo = append(todo, child{n, b})
+		}
+	}
+	for _, root := range roots {
+		push(key{root.PID, root.XID})
+		for len(todo) > 0 {
+			c := todo[len(todo)-1]
+			todo = todo[:len(todo)-1]
+			n := f.nodes[c.k]
+			if !f.visited[c.k] {
+				c.of.Blocked = append(c.of.Blocked, n)
+				push(c.k)
 				continue
 			}
 			if f.repeated++; f.repeated > maxNodes {
 				continue
 			}
-			again := *f.nodes[b]
+			again := *n
 			again.Repeated, again.Blocked = true, nil
-			n.Blocked = append(n.Blocked, &again)
+			c.of.Blocked = append(c.of.Blocked, &again)
 		}
 	}
-	return f.nodes[root]
 }
 
 // cycle makes a root of a node that no root reaches. It follows the blockers until it meets a node again. That node is

@@ -373,3 +373,31 @@ func TestChanging(t *testing.T) {
 		t.Errorf("%d changed, %d refused, edges %q", m.Changed, m.Refused, edges(m))
 	}
 }
+
+// TestForestOrder: a process below two others has its waiters where people read of it first.
+func TestForestOrder(t *testing.T) {
+	by := func(pids ...int) (list []Blocker) {
+		for _, pid := range pids {
+			list = append(list, Blocker{PID: pid, Leader: pid, Hard: true})
+		}
+		return list
+	}
+	m := &Moment{Waits: []Wait{
+		{PID: 2, Kind: Lock, Blockers: by(1)}, {PID: 3, Kind: Lock, Blockers: by(2, 1)}, {PID: 4, Kind: Lock, Blockers: by(3)},
+		{PID: 2, Kind: Lock, Blockers: by(9)},
+	}}
+	var got []string
+	seen := map[int]bool{}
+	for line := range strings.Lines(Text(m.Forest())) {
+		fields := strings.Fields(line)
+		pid, _ := strconv.Atoi(fields[0])
+		if repeated := strings.Contains(line, "(see above)"); repeated != seen[pid] {
+			t.Errorf("%q: %v", line, seen)
+		}
+		seen[pid] = true
+		got = append(got, strings.Repeat(" ", (len(line)-len(strings.TrimLeft(line, " ")))/2)+fields[0])
+	}
+	if want := []string{"1", " 2", "  3", "   4", " 3", "9", " 2"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}

@@ -330,7 +330,7 @@ func (l *Live) add(m *moment.Moment, f *facts, list []Finding, kind Kind, longes
 		i.Processors = f.processors
 	}
 	standby := startup(m) != nil
-	i.Standby, i.Replay = &standby, f.replay
+	i.Standby, i.Replay, i.OwnPIDs = &standby, f.replay, m.OwnPIDs()
 	i.Sessions = counts(m)
 	first, last := l.past.samples[0].at, m.Time
 	i.First, i.Last = &first, &last

@@ -164,7 +164,7 @@ func (l *Live) trace(ctx context.Context, c cluster.Cluster, pid int) (*backtrac
 	ctx, cancel := context.WithTimeout(ctx, stackTimeout)
 	defer cancel()
 	read, stop := context.WithTimeout(ctx, stackTimeout/2) //nolint:mnd // half of the time
-	_ = l.o.Capturer.AwaitProgram(read, pid)               // a stack without the wait event is better than none
+	_ = l.o.Capturer.AwaitProgram(read, target.PID)        // a stack without the wait event is better than none
 	stop()
 	return l.o.Capturer.Capture(ctx, target, capture.Options{Deadline: stackTimeout, NonStop: true})
 }

@@ -164,7 +164,10 @@ func (c *canvas) header() {
 		}
 	}
 	if i.Standby != nil && *i.Standby {
-		c.Text(x, 0, right-1, live, ", standby")
+		x = c.Text(x, 0, right-1, live, ", standby")
+	}
+	if i.OwnPIDs {
+		c.Text(x, 0, right-1, live, ", own process ids")
 	}
 }
 

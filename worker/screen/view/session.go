@@ -3,6 +3,7 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,6 +45,9 @@ func (c *canvas) identity(y int, s *source.Session) int {
 		return y + 1
 	}
 	parts := []panelLine{{text: strconv.Itoa(n.ServerPID), style: bold}, {text: cmp.Or(n.Application, n.Type), style: code}}
+	if n.PID != n.ServerPID {
+		parts = slices.Insert(parts, 1, panelLine{text: fmt.Sprintf("host_pid %d", n.PID)})
+	}
 	for _, text := range []string{userAt(n), n.Client} {
 		if text != "" {
 			parts = append(parts, panelLine{text: text})

@@ -27,8 +27,11 @@ func (s *Spool) deliver(c *call, req Request, a Answer) {
 	if err != nil {
 		s.cfg.report(fmt.Errorf("answer to %s: %w", req.ID, err))
 		s.recheckRoom()
-		s.cfg.report(s.deliverSpare(c.answer, failure("53100", "no space left for the answer of the pg_stat_backtrace worker",
-			"The file system of its spool directory is full.")))
+		hint := "The file system of its spool directory is full."
+		if errors.Is(err, unix.EFBIG) {
+			hint = "The size of the worker's files is limited, as by LimitFSIZE= or ulimit -f."
+		}
+		s.cfg.report(s.deliverSpare(c.answer, failure("53100", "no space left for the answer of the pg_stat_backtrace worker", hint)))
 	}
 	if room && s.calls.abandoned(c) { // it was abandoned while its answer was written
 		s.cfg.report(s.dir.unlink(c.answer))

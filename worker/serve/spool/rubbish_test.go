@@ -258,3 +258,28 @@ func TestFull(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestFileSizeLimit: an answer that the limit of a process's files does not allow is an error that names this limit.
+func TestFileSizeLimit(t *testing.T) {
+	s := serve(t, Config{Base: t.TempDir()}, func(context.Context, Request) Answer {
+		return Answer{Text: strings.Repeat("x", 1<<16)}
+	})
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	small := unix.Rlimit{Cur: 1 << 13, Max: limit.Max}
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &small); err != nil {
+		t.Fatal(err)
+	}
+	got := s.ask(1)
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(got, "ERROR|53100|") || !strings.Contains(got, "LimitFSIZE=") {
+		t.Errorf("got %q", got)
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+}

@@ -233,7 +233,7 @@ function session(d) {
   }
   return [...note,
     part(d, "session", "Process " + pid, (s) => panel("Process " + pid, ...(names && isLive() ? measureButtons() : []),
-      el("p", "", s.now ? [s.now.application_name, s.now.user, s.now.database, s.now.state || s.now.backend_type,
+      el("p", "", s.now ? [s.now.pid !== s.now.server_pid && "host_pid " + s.now.pid, s.now.application_name, s.now.user, s.now.database, s.now.state || s.now.backend_type,
         s.now.wait && s.now.wait.wait_event_type + ":" + s.now.wait.wait_event].filter(Boolean).join(" · ") : "The process has ended."),
       s.used ? el("p", "dim", [s.used.percent_of_a_processor != null && s.used.percent_of_a_processor.toFixed(0) + " % of a processor",
         s.used.disk_read_bytes_per_second != null && "disk: reads " + bytes(s.used.disk_read_bytes_per_second) + "/s, writes " +
@@ -264,7 +264,7 @@ function header() {
   headed = Date.now();
   document.body.dataset.view = view();
   byId("server").textContent = i ? clean("PostgreSQL " + i.server_version + (i.port ? ", port " + i.port : "") +
-    (i.standby ? ", standby" : "") + " · " + i.sessions.active + " active · " + i.sessions.idle_in_transaction +
+    (i.standby ? ", standby" : "") + (i.own_process_ids ? ", own process ids" : "") + " · " + i.sessions.active + " active · " + i.sessions.idle_in_transaction +
     " idle in transaction" + (i.past ? "" : " · " + i.sessions.idle + " idle")) : list && servers.length ?
     servers.length + (servers.length === 1 ? " server" : " servers") : "";
   const old = i?.last ? " · sample " + age(i.last, new Date().toISOString()) + " old" : "";
