@@ -19,11 +19,7 @@ import (
 // activity runs the command and returns its output.
 func activity(t *testing.T, arguments ...string) string {
 	t.Helper()
-	var stdout, stderr strings.Builder
-	if status := Main("test", append([]string{"activity"}, arguments...), &stdout, &stderr); status != exitOK {
-		t.Fatalf("activity %s: status %d, %s", arguments, status, stderr.String())
-	}
-	return stdout.String()
+	return succeeds(t, append([]string{"activity"}, arguments...)...)
 }
 
 func execute(t *testing.T, c *pgx.Conn, sql string) {
@@ -62,13 +58,17 @@ func TestActivityLockChain(t *testing.T) {
 		byPID := map[int]*moment.Session{}
 		pgtest.Wait(t, "two waiters", func() bool {
 			m = moment.Moment{}
+			clear(byPID)
 			if err := json.Unmarshal([]byte(activity(t, "-D", s.DataDir, "--format", "json")), &m); err != nil {
 				t.Fatal(err)
 			}
 			for i := range m.Sessions {
 				byPID[m.Sessions[i].PID] = &m.Sessions[i]
 			}
-			return byPID[pids[1]] != nil && len(byPID[pids[1]].Blockers) > 0 && byPID[pids[2]] != nil && len(byPID[pids[2]].Blockers) > 0
+			waits := func(s *moment.Session) bool { // the server notes the begin of a wait a moment after the wait
+				return s != nil && len(s.Blockers) > 0 && s.Blockers[0].Since != nil
+			}
+			return waits(byPID[pids[1]]) && waits(byPID[pids[2]])
 		})
 		b := byPID[pids[1]].Blockers[0]
 		object := fmt.Sprintf("%d/%d", database, relation)
@@ -99,7 +99,6 @@ func TestActivityLockChain(t *testing.T) {
 				`^waits for the lock AccessShareLock on t, held by %d \(idle in transaction for [0-9a-z. ]+\)$`,
 				pids[0])).MatchString(phrase[pids[1]])
 		})
-		tree := activity(t, "-D", s.DataDir, "--tree", "--no-phrases")
 		age := `(?:[0-9]+ ms|[0-9]+(?:\.[0-9])? s|[0-9]+ min(?: [0-9]+ s)?)`
 		want := regexp.MustCompile(fmt.Sprintf(`^.*: [0-9]+ processes at .*
 %[1]d postgres@postgres the root idle in transaction, transaction %[2]s, state %[2]s
@@ -111,14 +110,16 @@ func TestActivityLockChain(t *testing.T) {
           waits for relation u AccessShareLock, %[2]s
           SELECT n FROM u
 $`, pids[0], age, pids[1], pids[2]))
-		if !want.MatchString(tree) {
-			t.Errorf("tree:\n%s\nwant\n%s", tree, want)
-		}
+		settles(t, func() string {
+			if tree := activity(t, "-D", s.DataDir, "--tree", "--no-phrases"); !want.MatchString(tree) {
+				return fmt.Sprintf("tree:\n%s\nwant\n%s", tree, want)
+			}
+			return ""
+		})
 		if tree := activity(t, "-D", s.DataDir, "--tree"); strings.Contains(tree, "waits for the lock") || strings.Contains(tree, "waits for a lock") {
 			t.Errorf("a phrase that repeats the wait:\n%s", tree)
 		}
-		text := activity(t, "-D", s.DataDir)
-		title, _, _ := strings.Cut(text, "\n")
+		title, _, _ := strings.Cut(activity(t, "-D", s.DataDir), "\n")
 		if !strings.HasSuffix(title, ", 5 of 5 connection slots in use") {
 			t.Errorf("title %q", title)
 		}
@@ -127,9 +128,12 @@ $`, pids[0], age, pids[1], pids[2]))
 		}
 		line := regexp.MustCompile(fmt.Sprintf(`(?m)^%d +client backend +postgres +postgres .* Lock:relation +%s +%d +SELECT n FROM t *$`,
 			pids[1], age, pids[0]))
-		if !line.MatchString(text) {
-			t.Errorf("text:\n%s\nwant %s", text, line)
-		}
+		settles(t, func() string {
+			if text := activity(t, "-D", s.DataDir); !line.MatchString(text) {
+				return fmt.Sprintf("text:\n%s\nwant %s", text, line)
+			}
+			return ""
+		})
 	})
 }
 
@@ -137,17 +141,23 @@ $`, pids[0], age, pids[1], pids[2]))
 func fill(t *testing.T, s *pgtest.Server) {
 	t.Helper()
 	const most = 20
-	for range most {
+	made := 0
+	full := regexp.MustCompile(`, (\d+) of (\d+) connection slots in use\n`)
+	pgtest.Wait(t, "all slots in use", func() bool { // a session that has ended gives its slot back later
 		c, err := pgx.Connect(t.Context(), s.DSN(s.User, "postgres"))
-		if err != nil {
-			if !strings.Contains(err.Error(), "53300") {
-				t.Fatal(err)
+		if err == nil {
+			if made++; made > most {
+				t.Fatal("the server still accepts connections")
 			}
-			return
+			t.Cleanup(func() { _ = c.Close(context.Background()) })
+			return false
 		}
-		t.Cleanup(func() { _ = c.Close(t.Context()) })
-	}
-	t.Fatal("the server still accepts connections")
+		if !strings.Contains(err.Error(), "53300") {
+			t.Fatal(err)
+		}
+		found := full.FindStringSubmatch(activity(t, "-D", s.DataDir, "--no-phrases"))
+		return found != nil && found[1] == found[2]
+	})
 }
 
 // TestActivityQueue has three sessions wait behind a fourth one, which waits too. The session that waits for the longest time comes first.
@@ -171,16 +181,18 @@ func TestActivityQueue(t *testing.T) {
 			sql     string
 		}{{1, "ALTER TABLE t ADD COLUMN c int"}, {3, "SELECT 3 FROM t"}, {4, "SELECT 4 FROM t"}, {2, "SELECT 2 FROM t"}} {
 			go func() { _, _ = c[wait.session].PgConn().Exec(t.Context(), wait.sql).ReadAll() }()
-			pgtest.Wait(t, wait.sql, func() bool {
-				return strings.Contains(activity(t, "-D", s.DataDir, "--tree", "--no-phrases"), "  "+wait.sql+"\n")
-			})
+			since := regexp.MustCompile(`waits for relation t [^\n]*, [0-9][^\n]*\n +` + regexp.QuoteMeta(wait.sql) + "\n")
+			pgtest.Wait(t, wait.sql, func() bool { return since.MatchString(activity(t, "-D", s.DataDir, "--tree", "--no-phrases")) })
 		}
 		const behind = "(?s).*waits for relation t AccessShareLock, behind the waiting %[2]d, "
 		want := regexp.MustCompile(fmt.Sprintf("(?s)\n%[1]d [^\n]*, client 127.0.0.1\n.*\n    %[2]d .*\n        %[4]d "+behind+".*\n        %[5]d "+behind+
 			".*\n        %[3]d "+behind, pid(0), pid(1), pid(2), pid(3), pid(4)))
-		if tree := activity(t, "-D", s.DataDir, "--tree"); !want.MatchString(tree) {
-			t.Errorf("tree:\n%s\nwant %s", tree, want)
-		}
+		settles(t, func() string {
+			if tree := activity(t, "-D", s.DataDir, "--tree"); !want.MatchString(tree) {
+				return fmt.Sprintf("tree:\n%s\nwant %s", tree, want)
+			}
+			return ""
+		})
 		phrase := fmt.Sprintf(",\"waits for the lock AccessShareLock on t, behind the waiting %d\",", pid(1))
 		pgtest.Wait(t, "three phrases", func() bool { return strings.Count(activity(t, "-D", s.DataDir, "-f", "csv"), phrase) == 3 })
 	})

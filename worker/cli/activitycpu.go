@@ -26,10 +26,10 @@ func keyOf(s *moment.Session) runKey {
 	return runKey{s.PID, s.Started.UnixNano()}
 }
 
-// ran is how long a process had been on processors at a time.
+// ran is how long a process had been on processors at a moment between two times.
 type ran struct {
-	at  time.Time
-	ran time.Duration
+	from, to time.Time
+	ran      time.Duration
 }
 
 // look returns the processor time of all processes now.
@@ -37,8 +37,8 @@ func (f *activityFlags) look(m *moment.Moment) map[runKey]ran {
 	found := make(map[runKey]ran, len(m.Sessions))
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
-		if used, ok := process.Ran(s.PID); ok {
-			found[keyOf(s)] = ran{time.Now(), used}
+		if used, from, to, ok := process.RanBetween(s.PID); ok {
+			found[keyOf(s)] = ran{from, to, used}
 		}
 	}
 	return found
@@ -65,8 +65,9 @@ func (f *activityFlags) measure(ctx context.Context, m *moment.Moment, first map
 			old, known = first[key] // it has begun since the last call
 		}
 		now, runs := f.ran[key]
-		if span := now.at.Sub(old.at); known && runs && span > leastCPUSpan/2 && now.ran >= old.ran {
-			percent := math.Round(float64(now.ran-old.ran)/float64(span)*1000) / 10 //nolint:mnd // one decimal
+		if span := now.to.Sub(old.from); known && runs && span > leastCPUSpan/2 && now.ran >= old.ran {
+			share := min(1, float64(now.ran-old.ran)/float64(span)) // the kernel counts a running process some milliseconds late
+			percent := math.Round(share*1000) / 10                  //nolint:mnd // one decimal
 			s.CPUPercent = &percent
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,9 +57,12 @@ func TestCaptureServer(t *testing.T) {
 		})
 		idle := regexp.MustCompile(fmt.Sprintf("^process %d, database postgres, user %s, idle in transaction, [0-9:.]+, .*\nwaits for the next statement of the client\n#0 ",
 			pids[0], s.User))
-		if got := one(pids[0]); !idle.MatchString(got) {
-			t.Errorf("%s\nwant %s", got, idle)
-		}
+		settles(t, func() string {
+			if got := one(pids[0]); !idle.MatchString(got) {
+				return fmt.Sprintf("%s\nwant %s", got, idle)
+			}
+			return ""
+		})
 		var out string
 		pgtest.Wait(t, "two processes with one stack", func() bool {
 			out = capture("brief")
@@ -72,36 +76,45 @@ func TestCaptureServer(t *testing.T) {
 		text := regexp.MustCompile(fmt.Sprintf(
 			"(?m)^2 processes: %d, %d\n%s, (?:not stopped|stopped for [0-9.]+ us)\n  query: .*\n%s, (?:not stopped|stopped for [0-9.]+ us)\n  query: .*\n%s\n#0 ",
 			first, second, process(first), process(second), phrase))
-		if out := capture("text"); !text.MatchString(out) {
-			t.Errorf("text:\n%s\nwant %s", out, text)
-		}
-		found := 0
-		for line := range strings.Lines(capture("json")) {
-			var p struct {
-				PID         int
-				Time, Title string
-				Type        string `json:"backend_type"`
-				Database    string
-				User, State string
-				Phrase      struct{ Text string }
+		settles(t, func() string {
+			if out := capture("text"); !text.MatchString(out) {
+				return fmt.Sprintf("text:\n%s\nwant %s", out, text)
 			}
-			if err := json.Unmarshal([]byte(line), &p); err != nil {
-				t.Fatal(err)
-			}
-			if p.Time == "" || p.Title == "" {
-				t.Errorf("no time or title: %s", line)
-			}
-			if p.PID != first && p.PID != second {
-				continue
-			}
-			found++
-			if p.Type != "client backend" || p.Database != "postgres" || p.User != s.User || p.State != "active" ||
-				!regexp.MustCompile(phrase).MatchString(p.Phrase.Text) {
-				t.Errorf("%+v", p)
-			}
-		}
-		if found != 2 {
-			t.Errorf("%d waiters in JSON", found)
-		}
+			return ""
+		})
+		settles(t, func() string { return waitersInJSON(t, capture("json"), pids[1:], s.User, regexp.MustCompile(phrase)) })
 	})
+}
+
+// waitersInJSON returns how the processes of pids differ from sessions that wait with this phrase.
+func waitersInJSON(t *testing.T, text string, pids []int, user string, phrase *regexp.Regexp) (differs string) {
+	t.Helper()
+	found := 0
+	for line := range strings.Lines(text) {
+		var p struct {
+			PID         int
+			Time, Title string
+			Type        string `json:"backend_type"`
+			Database    string
+			User, State string
+			Phrase      struct{ Text string }
+		}
+		if err := json.Unmarshal([]byte(line), &p); err != nil {
+			t.Fatal(err)
+		}
+		if p.Time == "" || p.Title == "" {
+			t.Errorf("no time or title: %s", line)
+		}
+		if !slices.Contains(pids, p.PID) {
+			continue
+		}
+		found++
+		if p.Type != "client backend" || p.Database != "postgres" || p.User != user || p.State != "active" || !phrase.MatchString(p.Phrase.Text) {
+			differs = fmt.Sprintf("%+v", p)
+		}
+	}
+	if found != len(pids) {
+		return fmt.Sprintf("%d waiters in JSON", found)
+	}
+	return differs
 }

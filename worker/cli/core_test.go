@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,7 @@ func TestCaptureCore(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	core := prefix + "." + pid
+	asleep(t, pid)
 
 	_, live, _ := run(t, "capture", pid)
 	status, out, stderr := run(t, "capture", "--core", core)
@@ -62,6 +64,7 @@ func TestCaptureCore(t *testing.T) {
 		t.Errorf("symbols of a core: status %d, %q, %q", status, stderr, out)
 	}
 
+	asleep(t, pid)
 	_, folded, _ := run(t, "capture", "--format", "folded", pid)
 	status, out, stderr = run(t, "capture", "--core", core, "--format", "folded")
 	if status != 0 || out != folded || !strings.HasPrefix(out, "sleep;") {
@@ -242,9 +245,9 @@ func coreOf(t *testing.T, commands ...[]string) (core, dir string) {
 		if err != nil || len(tasks) != 2 {
 			return false
 		}
-		for _, task := range tasks {
-			stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "task", task.Name(), "wchan"))
-			if err != nil || string(stat) == "0" {
+		for _, task := range tasks { // a thread that reads a page of the program from the disk is in state D
+			stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "task", task.Name(), "stat"))
+			if err != nil || !bytes.Contains(stat, []byte(") S ")) {
 				return false
 			}
 		}

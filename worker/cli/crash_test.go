@@ -126,7 +126,8 @@ func TestQuitIsQuiet(t *testing.T) {
 		_ = cmd.Process.Signal(signal)
 		_, _ = io.Copy(io.Discard, lines)
 		_ = cmd.Wait()
-		results[fmt.Sprint(cmd.ProcessState, "\n", log.String())] = true
+		said := regexp.MustCompile(`(?m)^.*: reading the server of .*\n`).ReplaceAllString(log.String(), "") // on a busy machine
+		results[fmt.Sprint(cmd.ProcessState, "\n", said)] = true
 	}
 	if len(results) != 1 {
 		t.Errorf("%v", results)

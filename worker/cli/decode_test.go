@@ -66,6 +66,7 @@ func TestDecodeHeapMap(t *testing.T) {
 func TestCaptureCompressed(t *testing.T) {
 	pid := sleeper(t)
 	_, text, _ := run(t, "capture", pid)
+	asleep(t, pid)
 	status, packed, stderr := run(t, "capture", "--format", "compressed", pid)
 	if status != 0 || stderr != "" || !strings.HasPrefix(packed, "~i#0x0-0x1000000 0x0 ") {
 		t.Fatalf("status %d, %q\n%s", status, stderr, packed)
@@ -88,6 +89,7 @@ func TestCaptureCompressed(t *testing.T) {
 		t.Errorf("by the program's file alone:\n%s", out)
 	}
 
+	asleep(t, pid)
 	_, snipped, _ := run(t, "capture", "--format", "compressed", "--pre", "1", "--post", "2", pid)
 	_, out, _ = decodeInput(t, snipped, "--pid", pid)
 	all := strings.Split(names(text), "\n")

@@ -145,12 +145,9 @@ func firstMinuteIncidents(t *testing.T, s *pgtest.Server) map[string]int {
 func keptLines(t *testing.T, command, keep, user string) (lines []string) {
 	t.Helper()
 	const widest = 116
-	var stdout, stderr strings.Builder
-	if status := Main("test", strings.Fields(command), &stdout, &stderr); status != exitOK {
-		t.Fatalf("%s: status %d, %s", command, status, stderr.String())
-	}
+	stdout := succeeds(t, strings.Fields(command)...)
 	match := regexp.MustCompile(keep)
-	for line := range strings.Lines(strings.ReplaceAll(stdout.String(), user, "postgres")) {
+	for line := range strings.Lines(strings.ReplaceAll(stdout, user, "postgres")) {
 		line = strings.TrimRight(line, " \n")
 		if line == "" || !match.MatchString(line) {
 			continue

@@ -51,7 +51,7 @@ func TestSilentInput(t *testing.T) {
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("%v: %v", args, err)
 			}
-		case <-time.After(time.Minute):
+		case <-time.After(pgtest.Patience):
 			t.Errorf("%v: an interrupt does not end it", args)
 		}
 		_ = w.Close()
@@ -84,7 +84,7 @@ func TestInterruptAtStart(t *testing.T) {
 			if !errors.Is(err, context.Canceled) || out.Len() > 0 {
 				t.Errorf("%v: %v, %s", args, err, out)
 			}
-		case <-time.After(50 * time.Second):
+		case <-time.After(pgtest.Patience):
 			t.Errorf("%v: an interrupt does not end it", args)
 		}
 	}

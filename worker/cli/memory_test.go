@@ -19,11 +19,12 @@ import (
 func TestMemory(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, server.User, "postgres")
-	for _, statement := range []string{"PREPARE p AS SELECT 'a;\nb'", "SET application_name = 'memory test'"} {
-		if _, err := conn.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+	execute(t, conn, "PREPARE p AS SELECT 'a;\nb'")
+	statements := "SET application_name = 'memory test'"
+	if server.Major >= 15 { // otherwise the idle process wakes up some seconds later for its statistics, and its memory changes
+		statements += "; SELECT pg_stat_force_next_flush()"
 	}
+	execute(t, conn, statements)
 	pid := strconv.Itoa(int(conn.PgConn().PID()))
 
 	status, text, stderr := run(t, "memory", "--top", "1000", pid)

@@ -31,6 +31,7 @@ type recorderKills struct {
 	t          *testing.T
 	program    string // this one, where the server's user can execute it
 	dir, spool string
+	started    time.Time // when the worker was started
 	worker     *exec.Cmd
 	log        bytes.Buffer
 	lost       []time.Duration // between the last sweep and a kill of the worker, beyond the period
@@ -131,7 +132,7 @@ const killsPeriod = 200 * time.Millisecond
 // start starts a worker, and waits for its first sweep.
 func (k *recorderKills) start() {
 	k.t.Helper()
-	began := time.Now()
+	k.started = time.Now()
 	words := []string{
 		"worker", "-D", k.DataDir, "--record", killsPeriod.String(), "--record-dir", k.dir, "--record-min-free", "1MB",
 		"--spool-dir", k.spool, "--log-format", "json", k.DSN("postgres", "postgres"),
@@ -147,7 +148,7 @@ func (k *recorderKills) start() {
 		k.worker = nil
 		k.t.Fatal(err)
 	}
-	k.await("a sweep of the new worker", began)
+	k.await("a sweep of the new worker", k.started)
 }
 
 // await waits for a sweep with rows after a time.
@@ -186,7 +187,7 @@ func (k *recorderKills) sweeps(after time.Time) (list []store.SweepInfo) {
 func (k *recorderKills) killWorker() {
 	k.t.Helper()
 	time.Sleep(time.Duration(rand.Int64N(int64(2 * killsPeriod))))
-	recent := time.Now().Add(-10 * time.Second)
+	recent := k.started // start has awaited a sweep since then, however slow the disk is
 	before := k.sweeps(recent)
 	killed := time.Now()
 	if err := k.worker.Process.Kill(); err != nil {
@@ -212,6 +213,7 @@ func (k *recorderKills) killServer(whole bool) {
 		k.Kill()
 		k.Start()
 	} else {
+		crashes := strings.Count(k.Log(), "all server processes terminated")
 		conn, err := pgx.Connect(k.t.Context(), k.DSN("postgres", "postgres"))
 		if err != nil {
 			k.t.Fatal(err)
@@ -220,6 +222,8 @@ func (k *recorderKills) killServer(whole bool) {
 			k.t.Fatal(err)
 		}
 		_ = conn.Close(context.Background())
+		// The postmaster notices the crash a moment later. Until then it accepts connections.
+		pgtest.Wait(k.t, "the end of the other processes", func() bool { return strings.Count(k.Log(), "all server processes terminated") > crashes })
 		pgtest.Wait(k.t, "the server's recovery", func() bool {
 			c, err := pgx.Connect(k.t.Context(), k.DSN("postgres", "postgres"))
 			if err == nil {

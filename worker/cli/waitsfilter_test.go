@@ -38,6 +38,9 @@ func TestWaitsOfUser(t *testing.T) {
 					Event string `json:"wait_event"`
 				} `json:"events"`
 			}
+			if status != 0 && strings.Contains(stderr, " was seen") && time.Now().Before(end) {
+				continue
+			}
 			if err := json.Unmarshal([]byte(stdout), &report); status != 0 || err != nil {
 				t.Fatalf("%v: status %d, %v, %s", c.flags, status, err, stderr)
 			}
@@ -74,7 +77,7 @@ func TestWaitsOfUser(t *testing.T) {
 				break
 			}
 			// On a busy machine, a second may have no reading.
-			if status != c.status || time.Now().After(end) {
+			if status != c.status && !strings.Contains(stderr, " was seen") || time.Now().After(end) {
 				t.Errorf("%s: status %d, %s%s", c.flags, status, stdout, stderr)
 				break
 			}

@@ -28,18 +28,18 @@ type Used struct {
 	WrittenBytes *float64 `json:"disk_written_bytes_per_second,omitempty"`
 }
 
-// counted has the counters of a process at a time.
+// counted has the counters of a process at a moment between two times.
 type counted struct {
-	at   time.Time
-	ran  time.Duration
-	disk process.DiskIO
+	from, to time.Time
+	ran      time.Duration
+	disk     process.DiskIO
 	// knowsRan and knowsDisk are set if the counters could be read.
 	knowsRan, knowsDisk bool
 }
 
 func countersOf(pid int) counted {
-	c := counted{at: time.Now()}
-	c.ran, c.knowsRan = process.Ran(pid)
+	var c counted
+	c.ran, c.from, c.to, c.knowsRan = process.RanBetween(pid)
 	disk, err := process.ReadDiskIO(pid)
 	c.disk, c.knowsDisk = disk, err == nil
 	return c
@@ -47,10 +47,10 @@ func countersOf(pid int) counted {
 
 // until returns the means of the time from c until now.
 func (c *counted) until(now *counted) *Used {
-	span := now.at.Sub(c.at).Seconds()
+	span := now.to.Sub(c.from).Seconds()
 	u := &Used{Seconds: span}
 	if c.knowsRan && now.knowsRan && now.ran >= c.ran {
-		percent := 100 * (now.ran - c.ran).Seconds() / span
+		percent := min(100, 100*(now.ran-c.ran).Seconds()/span) // the kernel counts a running process some milliseconds late
 		u.ProcessorPercent = &percent
 	}
 	if c.knowsDisk && now.knowsDisk && now.disk.Read >= c.disk.Read && now.disk.Written >= c.disk.Written {
@@ -90,7 +90,7 @@ func (k *uses) of(s *moment.Session) *Used {
 		return nil
 	}
 	u.asked = now
-	if now.Sub(u.from.at) < leastUsedSpan {
+	if now.Sub(u.from.from) < leastUsedSpan {
 		return u.newest
 	}
 	next := countersOf(s.PID)
