@@ -120,7 +120,9 @@ func onlyChosen(t *testing.T, pid, other string) {
 	}, "--format", "pprof", "-o", file, pid, other)
 	profiled(t, func(stdout, _ string) bool {
 		frames := regexp.MustCompile(`(?m)^(\d+);.*PostgresMain;`).FindAllStringSubmatch(stdout, -1)
-		has := func(pid string) bool { return slices.ContainsFunc(frames, func(f []string) bool { return f[1] == pid }) }
+		has := func(pid string) bool {
+			return slices.ContainsFunc(frames, func(f []string) bool { return f[1] == pid })
+		}
 		return has(pid) && has(other)
 	}, "--format", "folded", pid, other, other)
 }

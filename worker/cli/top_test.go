@@ -429,7 +429,7 @@ func topMeasures(t *testing.T, x *pseudoTerminal, pid int) {
 	x.send(t, "p")
 	x.await(t, fmt.Sprintf(" profile --mode wall --duration 10s %d", pid))
 	x.await(t, "Time on and off the processor")
-	const below = 18 // lines of heading, command, state and notes, with the path of a test program
+	const below = 18                                                 // lines of heading, command, state and notes, with the path of a test program
 	largest := regexp.MustCompile(`(100\.0|9\d\.\d) % .*epoll_wait`) // a stop of the waiting session is in the profile too
 	defer func() {
 		if t.Failed() {
@@ -470,13 +470,20 @@ func topTerminal(t *testing.T, s *pgtest.Server, holder *pgx.Conn, pids [2]int) 
 	}
 	x.send(t, "m")
 	x.await(t, "The mouse is on")
-	for line, text := range strings.Split(x.screen(), "\n") {
-		if strings.Contains(text, "(the root, idle in transaction") {
+	var clicked time.Time
+	pgtest.Wait(t, "the tree after a double click", func() bool {
+		if x.shows("1 process waits for locks, in 1 tree") {
+			return true
+		}
+		isRoot := func(line string) bool { return strings.Contains(line, "(the root, idle in transaction") }
+		line := slices.IndexFunc(strings.Split(x.screen(), "\n"), isRoot)
+		if line >= 0 && time.Since(clicked) > 5*time.Second { // on a busy machine, half a second may pass between the clicks
 			click := fmt.Sprintf("\x1b[<0;10;%dM\x1b[<0;10;%[1]dm", line+1)
 			x.send(t, click+click)
+			clicked = time.Now()
 		}
-	}
-	x.await(t, "1 process waits for locks, in 1 tree")
+		return false
+	})
 	x.send(t, "m1")
 	x.await(t, "connections are in use")
 	if !x.has("\x1b[?1000l") {

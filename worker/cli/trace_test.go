@@ -105,9 +105,13 @@ func TestTraceFormats(t *testing.T) {
 		p, err := pprof.ParseData([]byte(stdout))
 		return err == nil && len(p.Sample) > 0 && p.Sample[0].Label["pid"][0] == pid && p.Sample[0].Value[0] > 0
 	}, "--format", "pprof")
-	trace(func(stdout string) bool { return strings.HasPrefix(stdout, "<!DOCTYPE html>") && strings.Contains(stdout, "libc:read") }, "--format", "html")
+	trace(func(stdout string) bool {
+		return strings.HasPrefix(stdout, "<!DOCTYPE html>") && strings.Contains(stdout, "libc:read")
+	}, "--format", "html")
 	trace(func(stdout string) bool { return checkTraceJSON(t, stdout, pid) }, "--format", "json", "--when", "arg1:d!=-7", "--latency")
-	trace(func(stdout string) bool { return !strings.Contains(stdout, "#0") && strings.Contains(stdout, " hits in ") }, "--count")
+	trace(func(stdout string) bool {
+		return !strings.Contains(stdout, "#0") && strings.Contains(stdout, " hits in ")
+	}, "--count")
 }
 
 // checkTraceJSON: a line for each hit, and one with the sums. It returns false if the trace has no hit that has returned.
