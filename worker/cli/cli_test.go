@@ -82,9 +82,12 @@ func sleeper(t *testing.T) string {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	pid := strconv.Itoa(cmd.Process.Pid)
-	asleep(t, pid)
-	return pid
+	pid := cmd.Process.Pid
+	pgtest.Wait(t, "a process asleep", func() bool {
+		where, err := process.WaitChannel(pid, pid)
+		return err == nil && strings.Contains(where, "nanosleep")
+	})
+	return strconv.Itoa(pid)
 }
 
 // asleep waits until a process of sleeper sleeps. After a stop, the process calls the interrupted system call again. A look before
@@ -96,8 +99,8 @@ func asleep(t *testing.T, pid string) {
 		t.Fatal(err)
 	}
 	pgtest.Wait(t, "process "+pid+" asleep", func() bool {
-		where, err := process.WaitChannel(n, n)
-		return err == nil && strings.Contains(where, "nanosleep")
+		stat, err := process.ReadStat(n)
+		return err == nil && stat.State == 'S'
 	})
 }
 
