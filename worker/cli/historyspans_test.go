@@ -75,7 +75,7 @@ func spanned(t *testing.T, dir string, since time.Time, arguments ...string) str
 	t.Helper()
 	until := since.Add(31 * time.Second)
 	text := history(t, append([]string{"--record-dir", dir, "--since", since.Format(time.RFC3339), "--until", until.Format(time.RFC3339)}, arguments...)...)
-	return regexp.MustCompile(` +`).ReplaceAllString(strings.ReplaceAll(text, since.Format("15:04:"), ""), " ")
+	return regexp.MustCompile(` +`).ReplaceAllString(strings.ReplaceAll(text, since.Local().Format("15:04:"), ""), " ")
 }
 
 // TestHistorySpans: text has one line for the time in which a session did the same.
