@@ -24,8 +24,8 @@ var tooSlow = regexp.MustCompile(`(?:read|stopped|end) in time|there was no time
 	`the kernel does not return from reading|the server did not answer`)
 
 // run runs the command line and returns its exit status and output. If a part is missing only because a time limit has ended, run
-// repeats the command: what was slow goes on in the background, so a later call has it. A command that reads files gives the same
-// data each time, and is not repeated.
+// repeats the command: the slow read continues in the background, so a later call has the data. A command that reads files gives the
+// same data each time, and is not repeated.
 func run(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	readsFiles := slices.Contains([]string{"history", "report", "decode"}, args[0]) || args[0] == "incident" && !slices.Contains(args, "take")
@@ -50,8 +50,8 @@ func succeeds(t *testing.T, args ...string) string {
 	return stdout
 }
 
-// settles calls look until it returns no text, which says what differs from the expected state. The state must be one that lasts,
-// but that a single look may miss: a session may just be woken up to look for a deadlock, and is then found elsewhere.
+// settles calls look until its result is empty. The result says how the state differs from the expected one. The expected state must
+// last, but a single look may miss it: a waiting session wakes up for an instant to search for a deadlock.
 func settles(t *testing.T, look func() string) {
 	t.Helper()
 	differs := ""
