@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // idle has the running servers that tests have given back, by their programs and options.
@@ -141,8 +142,8 @@ func (s *Server) renew() error {
 	for _, sql := range []string{
 		"CREATE DATABASE postgres" + strategy, "ALTER ROLE ALL RESET ALL", "ALTER ROLE CURRENT_USER RESET ALL",
 	} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("%s: %w", sql, err)
+		if err := patiently(ctx, conn, sql); err != nil {
+			return err
 		}
 	}
 	return os.Truncate(s.LogFile, 0) // the server appends to it
@@ -171,9 +172,27 @@ func each(ctx context.Context, conn *pgx.Conn, query string) error {
 		return err
 	}
 	for _, sql := range statements {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("%s: %w", sql, err)
+		if err := patiently(ctx, conn, sql); err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+// patiently runs a statement. DROP and CREATE DATABASE wait only 5 s for the end of other sessions, so patiently repeats
+// them until ctx ends.
+func patiently(ctx context.Context, conn *pgx.Conn, sql string) error {
+	for {
+		_, err := conn.Exec(ctx, sql)
+		var failed *pgconn.PgError
+		if errors.As(err, &failed) && failed.Code == objectInUse && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+		return nil
+	}
+}
+
+const objectInUse = "55006" // an SQLSTATE

@@ -3,6 +3,7 @@ package pgtest
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -96,7 +97,7 @@ func newServer(t testing.TB, binDir string, o Options) *Server {
 	s.root = s.makeRoot()
 	s.DataDir, s.SocketDir = filepath.Join(s.root, "data"), filepath.Join(s.root, "socket")
 	s.LogFile = filepath.Join(s.root, "log")
-	s.Port = freePort(t)
+	s.Port = FreePort(t)
 	s.stop = watchdog(t, s.account, binDir, s.DataDir, s.root)
 	return s
 }
@@ -312,17 +313,24 @@ func (s *Server) configure(o Options) {
 	}
 }
 
-func freePort(t testing.TB) int {
+// FreePort returns a TCP port of 127.0.0.1 that no program uses. The kernel gives no port of this range to a program that
+// wants any port, so the port is very probably still free when the caller's program opens it.
+func FreePort(t testing.TB) int {
 	t.Helper()
+	const first, ports, attempts = 20_000, 12_000, 1000
 	var listen net.ListenConfig
-	l, err := listen.Listen(t.Context(), "tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range attempts {
+		port := first + rand.N(ports) //nolint:gosec // no secret
+		l, err := listen.Listen(t.Context(), "tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
+		return port
 	}
-	defer func() { _ = l.Close() }()
-	address, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		t.Fatalf("a TCP listener has the address %v", l.Addr())
-	}
-	return address.Port
+	t.Fatal("no port is free")
+	return 0
 }
