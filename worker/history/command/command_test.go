@@ -299,7 +299,7 @@ func TestStuck(t *testing.T) {
 	// Each argument of the shell function is a file that a process in a new session writes.
 	a := start(t, `write() { setsid sh -c 'echo $$ >>"$1/pids"; exec 3>>"$2"' sh "$1" "$2"; }
 for n in 1 2 3; do write "$1" `+disk.Dir+`/$n & done; while [ "$(wc -l <"$1/pids")" -lt 3 ]; do sleep 0.01; done
-echo $$ >>"$1/pids"; exec 3>>`+disk.Dir+`/own; echo written; rm "$1/pids"`, "1s")
+echo $$ >>"$1/pids"; exec 3>>`+disk.Dir+`/own; echo written; rm "$1/pids"`, "5s")
 	if err := os.WriteFile(filepath.Join(a.dir, "pids"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

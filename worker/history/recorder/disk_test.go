@@ -79,6 +79,10 @@ func TestDiskThatHangs(t *testing.T) {
 		_, _, failing := progress.Figures()
 		return failing == 0
 	})
+	pgtest.Wait(t, "the results of all sweeps", func() bool { // close waits for 5 s only
+		_ = r.settle(r.disk.collect(time.Second))
+		return len(r.disk.waiting) == 0
+	})
 	r.close()
 	written, lost, _ := progress.Figures()
 	reader, err := store.OpenReader(filepath.Join(mount, "state"), controlID)
@@ -86,7 +90,7 @@ func TestDiskThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	found, counted := uint64(0), uint64(0)
-	err = reader.Sweeps(t.Context(), at.Add(-time.Hour), at.Add(time.Hour), func(i store.SweepInfo) error {
+	err = reader.Sweeps(t.Context(), at.Add(-24*time.Hour), at.Add(time.Hour), func(i store.SweepInfo) error {
 		found++
 		counted += uint64(i.Lost)
 		return nil

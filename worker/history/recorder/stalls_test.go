@@ -60,7 +60,18 @@ func watch(t *testing.T, s *pgtest.Server, c rules.Config, take bool) *watched {
 // sweep looks after a second of the test's clock.
 func (w *watched) sweep() {
 	w.t.Helper()
-	w.now = w.now.Add(time.Second)
+	w.after(time.Second)
+}
+
+// look looks after a moment of the test's clock. It is for waits, whose number of looks depends on the machine.
+func (w *watched) look() {
+	w.t.Helper()
+	w.after(time.Millisecond)
+}
+
+func (w *watched) after(moment time.Duration) {
+	w.t.Helper()
+	w.now = w.now.Add(moment)
 	if err := w.r.Sweep(w.now, 0); err != nil {
 		w.t.Fatal(err)
 	}
@@ -171,7 +182,7 @@ func TestCheckpointOfServer(t *testing.T) {
 			}
 			return st.VoluntarySwitches + st.InvoluntarySwitches
 		}
-		pgtest.Wait(t, "a checkpoint", func() bool { w.sweep(); return w.last.Checkpointer.PID != 0 })
+		pgtest.Wait(t, "a checkpoint", func() bool { w.look(); return w.last.Checkpointer.PID != 0 })
 		before := uint64(0)
 		for range 30 {
 			pgtest.Wait(t, "a step of the checkpointer", func() bool { return switches() != before })
@@ -194,8 +205,8 @@ func TestCheckpointOfServer(t *testing.T) {
 		resume()
 		s.Exec(t, "CHECKPOINT") // makes the other one hurry
 		stop()
+		pgtest.Wait(t, "an idle checkpointer", func() bool { w.look(); return w.last.Checkpointer.PID == 0 })
 		w.found = nil
-		pgtest.Wait(t, "an idle checkpointer", func() bool { w.sweep(); return w.last.Checkpointer.PID == 0 })
 		resume = suspend(t, pid)
 		for range 40 {
 			w.sweep()
@@ -204,7 +215,7 @@ func TestCheckpointOfServer(t *testing.T) {
 			t.Error("a stopped checkpointer without work:", w.found)
 		}
 		_, stop = query(t, s, "CHECKPOINT")
-		pgtest.Wait(t, "a session that waits for it", func() bool { w.sweep(); return w.last.Checkpointer.PID != 0 })
+		pgtest.Wait(t, "a session that waits for it", func() bool { w.look(); return w.last.Checkpointer.PID != 0 })
 		for range 60 {
 			w.sweep()
 		}
@@ -216,10 +227,31 @@ func TestCheckpointOfServer(t *testing.T) {
 	})
 }
 
+// quietWriter stops the background writer of a server while it sleeps: it writes WAL by itself, some seconds after sessions have.
+func quietWriter(t *testing.T, s *pgtest.Server) {
+	t.Helper()
+	const kind = "background writer"
+	pid, conn := processOf(t, s, kind), s.Connect(t, s.User, "postgres")
+	pgtest.Wait(t, "a background writer that sleeps", func() (asleep bool) {
+		resume := suspend(t, pid)
+		err := conn.QueryRow(t.Context(), "SELECT coalesce(wait_event_type = 'Activity', false) FROM pg_stat_activity WHERE pid = $1", pid).Scan(&asleep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !asleep {
+			resume()
+		}
+		return asleep
+	})
+	_ = conn.Close(t.Context())
+}
+
 // TestReplicationOfServer has a standby without lag, with replay, with replay paused, and with a stopped receiver.
 func TestReplicationOfServer(t *testing.T) {
 	pgtest.One(t, func(t *testing.T, bin string) {
-		primary := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off", "wal_sender_timeout = 0"}})
+		primary := pgtest.Start(t, bin, pgtest.Options{Conf: []string{
+			"autovacuum = off", "wal_sender_timeout = 0", "checkpoint_timeout = 1h", "bgwriter_lru_maxpages = 0",
+		}})
 		standby := pgtest.StartReplica(t, primary, pgtest.Options{})
 		c := rules.Default()
 		c.Rule(rules.Replay).After, c.Rule(rules.WALSender).After = 20*time.Second, 20*time.Second
@@ -242,11 +274,12 @@ func TestReplicationOfServer(t *testing.T) {
 			}
 			w.found, sw.found = nil, nil
 		}
+		quietWriter(t, primary)
 		receiver := processOf(t, standby, "walreceiver")
 		const write = "CREATE TEMP TABLE t (n int); DROP TABLE t"
 		equal := func() bool {
-			w.sweep()
-			sw.sweep()
+			w.look()
+			sw.look()
 			p := &w.last.WAL
 			return p.Known && len(p.Senders) == 1 && p.Senders[0].Flush == p.End && sw.last.WAL.Replayed == p.End
 		}
@@ -268,8 +301,8 @@ func TestReplicationOfServer(t *testing.T) {
 			}
 		}
 		pgtest.Wait(t, "replay that is paused", func() bool {
-			sw.sweep()
-			w.sweep()
+			sw.look()
+			w.look()
 			return sw.last.WAL.Paused && w.last.WAL.Senders[0].Flush == w.last.WAL.End && sw.last.WAL.End == w.last.WAL.End
 		})
 		w.found, sw.found = nil, nil
@@ -280,7 +313,7 @@ func TestReplicationOfServer(t *testing.T) {
 		for range 50 {
 			both(1, write)
 			pgtest.Wait(t, "the receiver", func() bool {
-				w.sweep()
+				w.look()
 				return w.last.WAL.Senders[0].Flush == w.last.WAL.End
 			})
 		}
@@ -333,7 +366,7 @@ func TestDiskSleepOfServer(t *testing.T) {
 		c := rules.Default()
 		c.Rule(rules.DiskSleep).After = 2500 * time.Millisecond
 		w := watch(t, s, c, false)
-		pid, stop := query(t, s, "SELECT count(*) FROM generate_series(1, 1000000000000)")
+		pid, stop := query(t, s, "SELECT count(*) FROM (SELECT generate_series(1, 1000000000000)) x") // writes no file
 		defer stop()
 		w.sweep()
 		for _, sweeps := range []int{2, 5} { // of a second each
