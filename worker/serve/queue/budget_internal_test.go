@@ -164,7 +164,7 @@ func TestBudgetUrgentClaimsStarveNoOther(t *testing.T) {
 	for _, byPromotion := range []bool{false, true} {
 		b := &budget{stay: time.Millisecond}
 		b.resize(1)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		busy, stop := context.WithCancel(ctx)
 		var databases sync.WaitGroup
 		for _, name := range []string{"a", "c"} {

@@ -118,6 +118,7 @@ func TestSetvalStorm(t *testing.T) {
 	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, "CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer")
 		c, writer := s.Connect(t, s.User, "postgres"), s.Connect(t, "writer", "postgres")
+		run(t, c, "SELECT pg_advisory_lock(4711)") // before: the storm ends when it gets this lock
 		storm := make(chan error, 1)
 		go func() {
 			_, err := writer.Exec(t.Context(), `DO $$ BEGIN WHILE NOT pg_try_advisory_xact_lock(4711) LOOP
@@ -125,7 +126,9 @@ func TestSetvalStorm(t *testing.T) {
 					('{1,9223372036854775807,9007199254740991,5}'::bigint[])[1 + (random() * 3)::int]); END LOOP; END $$`)
 			storm <- err
 		}()
-		run(t, c, "SELECT pg_advisory_lock(4711)")
+		pgtest.Wait(t, "the storm", func() bool {
+			return value[bool](t, c, "SELECT state = 'active' AND query LIKE 'DO %' FROM pg_stat_activity WHERE pid = $1", pid(writer))
+		})
 		for range 100 {
 			run(t, c, "SELECT pg_request_backtrace('{1,2,3}'::int[])")
 			run(t, c, `SELECT backtrace.journal('{get,get}', '{10,10}', '{x,x}', '{1,1}', '{1,1}', '{now,now}', '{now,now}',

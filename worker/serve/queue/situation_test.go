@@ -44,8 +44,13 @@ func TestDatabases(t *testing.T) {
 		for _, sql := range []string{
 			"DROP DATABASE doomed", "ALTER DATABASE renamed RENAME TO other", "CREATE DATABASE copy TEMPLATE copied",
 		} {
-			if got := code(t, admin, sql); got != "" {
-				t.Errorf("%s: %s", sql, got)
+			got, attempts := code(t, admin, sql), 1
+			// The server waits for 5 s until the worker has left, which a busy machine may need.
+			for ; strings.HasPrefix(got, "55006 ") && attempts < 3; attempts++ {
+				got = code(t, admin, sql)
+			}
+			if got != "" {
+				t.Errorf("%s, %d times: %s", sql, attempts, got)
 			}
 		}
 		waitLonger(t, "sessions are back", func() bool {

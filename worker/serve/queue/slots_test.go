@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,6 +11,21 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 )
+
+// take connects as role app when a session that has ended has given its slot back, which may be later than the end of its entry
+// in pg_stat_activity.
+func (s *site) take(t *testing.T, database string) (c *pgx.Conn) {
+	t.Helper()
+	pgtest.Wait(t, "a connection slot", func() (taken bool) {
+		var err error
+		if c, err = pgx.Connect(t.Context(), s.DSN("app", database)); err != nil && !strings.Contains(err.Error(), "53300") {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return c
+}
 
 const sessionsOfWorker = `SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_stat_backtrace%'`
 
@@ -47,7 +63,7 @@ func TestManyDatabases(t *testing.T) {
 		}
 		var clients []*pgx.Conn // 17 slots are not reserved, 2 are the worker's, 1 is boss's
 		for range 13 {
-			clients = append(clients, s.Connect(t, "app", "postgres"))
+			clients = append(clients, s.take(t, "postgres"))
 		}
 		s.Connect(t, s.User, "postgres")
 		t.Logf("%d clients beside %d sessions of the worker; %d bytes of log", len(clients)+2, most, len(p.text()))
@@ -114,14 +130,14 @@ func TestConnectionLimits(t *testing.T) {
 		}
 		p := s.work(t)
 		pgtest.Wait(t, "the worker serves the database with two slots", func() bool { return in("two") == 1 })
-		one := s.Connect(t, "app", "two")
+		one := s.take(t, "two")
 		// The worker has the second slot, and leaves it when both slots are taken.
 		pgtest.Wait(t, "the worker leaves the last slot", func() bool { return in("two") == 0 })
-		two := s.Connect(t, "app", "two")
+		two := s.take(t, "two")
 		_, _ = one.Close(t.Context()), two.Close(t.Context())
 		pgtest.Wait(t, "the worker is back", func() bool { return in("two") == 1 })
 		for range 30 {
-			_ = s.Connect(t, "app", "onlyone").Close(t.Context())
+			_ = s.take(t, "onlyone").Close(t.Context())
 			pgtest.Wait(t, "the session has ended", func() bool {
 				return value[int](t, boss, "SELECT count(*) FROM pg_stat_activity WHERE datname = 'onlyone'") == 0
 			})
@@ -140,7 +156,7 @@ func TestRoleLimit(t *testing.T) {
 		run(t, boss, `CREATE ROLE app LOGIN CONNECTION LIMIT 2`)
 		p := s.launch(t, workerEnv+"="+s.DSN("app", "postgres"))
 		pgtest.Wait(t, "the worker connects", func() bool { return value[int](t, boss, sessionsOfWorker) == 1 })
-		_ = s.Connect(t, "app", "postgres").Close(t.Context())
+		_ = s.take(t, "postgres").Close(t.Context())
 		if err := p.end(stopSignal); err != nil {
 			t.Fatal(err)
 		}
@@ -150,6 +166,6 @@ func TestRoleLimit(t *testing.T) {
 			return strings.Contains(p.text(), `the last of role \"app\" (CONNECTION LIMIT 1)`)
 		})
 		pgtest.Wait(t, "it has no session", func() bool { return value[int](t, boss, sessionsOfWorker) == 0 })
-		_ = s.Connect(t, "app", "postgres").Close(t.Context())
+		_ = s.take(t, "postgres").Close(t.Context())
 	})
 }
