@@ -229,7 +229,7 @@ func TestHandlerThatHangs(t *testing.T) {
 		}
 		return echo(ctx, r)
 	})
-	body := strings.Replace(string(s.lineOf(id(1), 1, true)), " 60000 ", " 100 ", 1)
+	body := strings.Replace(string(s.lineOf(id(1), 1, true)), " 60000 ", " 2000 ", 1) // ms: a request that is found later is not answered
 	body = body[:strings.LastIndexByte(body, ' ')]
 	s.put(id(1)+reqSuffix, []byte(body+" "+s.keys.signing().sign([]byte(body))+"\n"))
 	if got := s.answer(1); !strings.HasPrefix(got, "ERROR|55000|the pg_stat_backtrace worker could not finish") {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/logtest"
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -101,7 +102,7 @@ func (s *service) answer(n int) (text string) {
 
 func wait(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(pgtest.Patience)
 	for !condition() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)

@@ -3,6 +3,7 @@ package spool
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -85,10 +86,18 @@ func (s *site) testReplay(t *testing.T) {
 	// privilege is checked.
 	s.Exec(t, "CREATE ROLE waits LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace TO waits")
 	w := s.Connect(t, "waits", "postgres")
-	handle := text(t, w, "SELECT backtrace.ask(0, 'get', ARRAY["+strconv.Itoa(askSlow)+"])::text")
+	handle := text(t, w, "SELECT backtrace.ask(0, 'get', ARRAY["+strconv.Itoa(askLonger)+"])::text")
 	if !strings.HasPrefix(handle, "{wait") {
 		t.Fatal(handle)
 	}
+	wait(t, "its answer", func() bool {
+		info, err := Find(s.DataDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers, err := filepath.Glob(filepath.Join(info.Dir, "*"+repSuffix))
+		return err == nil && len(answers) == 1
+	})
 	s.Exec(t, "REVOKE EXECUTE ON FUNCTION pg_get_backtrace FROM waits")
 	for name, c := range map[string]*pgx.Conn{"a later statement": w, "another role": s.Connect(t, "eve", "postgres")} {
 		if got := fails(t, c, "SELECT backtrace.ask(0, 'get', '{9}', '"+handle+"')::text"); got != forged {
@@ -96,7 +105,8 @@ func (s *site) testReplay(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]*pgx.Conn{"another session": other, "the same role": granted} {
-		if got := text(t, c, "SELECT (backtrace.ask(0, 'get', '{100}', '"+handle+"'))[6]"); strings.Contains(got, "get 9") {
+		got := text(t, c, "SELECT (backtrace.ask(0, 'get', '{100}', '"+handle+"'))[6]")
+		if strings.Contains(got, fmt.Sprint("get ", askLonger)) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
