@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -20,12 +21,7 @@ import (
 // freeAddress returns an address that no program uses now.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	return fmt.Sprint("127.0.0.1:", pgtest.FreePort(t))
 }
 
 // ask returns what a server sends to a client.

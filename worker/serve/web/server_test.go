@@ -624,7 +624,7 @@ func TestManyScrapes(t *testing.T) {
 // TestWaitBeyondReadTimeout: a request may wait for its turn longer than a client may take to send it, and its
 // connection stays usable. A client that sends the body of a refused request too slowly still loses its connection.
 func TestWaitBeyondReadTimeout(t *testing.T) {
-	const header = 100 * time.Millisecond
+	const header = 500 * time.Millisecond // on a busy machine, a request may come some time after its connection
 	first, release := make(chan struct{}), make(chan struct{})
 	var scrapes atomic.Int64
 	address, _ := run(t, Config{
@@ -656,7 +656,7 @@ func TestWaitBeyondReadTimeout(t *testing.T) {
 	if _, err := io.Copy(io.Discard, slow); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("a client that sends no body still has its connection")
 	}
-	time.Sleep(3 * header) // longer than each read deadline
+	time.Sleep(2 * header) // longer than each read deadline
 	close(release)
 	answers := bufio.NewReader(waits)
 	for _, what := range []string{"the request that waited", "a later request of its connection"} {
@@ -762,7 +762,8 @@ func TestEqualRequestsShareProfile(t *testing.T) {
 // TestProfileStopsWithoutClients: a profile continues for the remaining client, and stops without any.
 func TestProfileStopsWithoutClients(t *testing.T) {
 	p := newSlowProfiles()
-	address, s := run(t, Config{Collect: p.collect, Limits: Limits{Header: 100 * time.Millisecond}})
+	const header = 500 * time.Millisecond
+	address, s := run(t, Config{Collect: p.collect, Limits: Limits{Header: header}})
 	var clients []context.CancelFunc
 	var wg sync.WaitGroup
 	for n := range 2 {
@@ -786,7 +787,7 @@ func TestProfileStopsWithoutClients(t *testing.T) {
 		t.Error("the profile stopped although a client waits")
 	}
 	// Longer than a client may take to send its request: the profile does not count as that.
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(2 * header)
 	waiting(t, s, 1)
 	clients[1]()
 	select {
