@@ -38,6 +38,7 @@ func TestStacks(t *testing.T) {
 	test := func(t *testing.T, binDir string) {
 		s := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{
 			"wal_level = replica", "archive_mode = on", "archive_command = 'true'", "jit = off",
+			"autovacuum_naptime = 1h", // a worker may end between the list and its capture
 		}})
 		s.Exec(t, `CREATE EXTENSION pg_stat_backtrace; CREATE TABLE held (i int);
 			CREATE FUNCTION sleeps() RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(3600); END'`)

@@ -15,7 +15,7 @@ import (
 // connection slots are scarce. Doctor has the state.
 func TestWorkerCalibrates(t *testing.T) {
 	t.Parallel()
-	s := &site{Server: pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{Conf: []string{"max_connections = 12"}}), record: &record{}}
+	s := &site{Server: pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{Conf: []string{"max_connections = 12", "autovacuum = off"}}), record: &record{}}
 	s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 	cache := filepath.Join(filepath.Dir(s.DataDir), "plans cache")
 	work := func() *worker {
@@ -37,7 +37,10 @@ func TestWorkerCalibrates(t *testing.T) {
 		s.idle(t, s.User)
 	}
 	w := work()
-	if text := doctor(); !strings.Contains(text, "plans:         not yet compared") {
+	switch text := doctor(); { // the worker begins after ten seconds
+	case strings.Contains(w.text(), "plans could not be compared"):
+		t.Log("a busy machine: doctor ended after the worker's attempt")
+	case !strings.Contains(text, "plans:         not yet compared"):
 		t.Errorf("doctor before the comparison:\n%s", text)
 	}
 	pgtest.Wait(t, "no slot", func() bool { return strings.Contains(w.text(), "plans could not be compared") })

@@ -206,13 +206,16 @@ func (s *site) unauthenticated(t *testing.T) int {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	var pid int
-	seen := make(map[int]int)
+	// Another new process gets its title soon. On a busy machine, it may have to wait for a processor until then.
+	asleep := make(map[int]int)
 	pgtest.Wait(t, "a backend before authentication", func() bool {
 		for _, child := range children(s.PostmasterPID()) {
 			if title := cmdline(child); slices.Contains(before, child) || title == "" || strings.Contains(title, "autovacuum") {
 				continue
 			}
-			if seen[child]++; seen[child] > 2 {
+			if procState(child) != "S" {
+				asleep[child] = 0
+			} else if asleep[child]++; asleep[child] > 10 {
 				pid = child
 			}
 		}

@@ -43,11 +43,20 @@ func encodings(t *testing.T, s *site) {
 			boss.run(t, "CREATE DATABASE "+name+` TEMPLATE template0 LC_COLLATE "C" LC_CTYPE "C" ENCODING `+encoding)
 			c := s.connect(t, s.User, name)
 			c.run(t, "CREATE EXTENSION pg_stat_backtrace")
-			signal(t, target, signalNamed) // again each time: CREATE DATABASE signals every process
-			pgtest.Wait(t, "the process runs the function", func() bool {
-				return strings.Contains(boss.text(t, ask1(target)), odd)
+			var got string
+			inFunction := func() bool { return strings.Contains(boss.text(t, ask1(target)), odd) }
+			looks := 0
+			pgtest.Wait(t, "a stack with the function", func() bool {
+				// Again each time: CREATE DATABASE signals every process, and each signal ends the function.
+				if looks++; looks%100 == 1 {
+					signal(t, target, signalNamed)
+				}
+				if !inFunction() {
+					return false
+				}
+				got = c.text(t, ask1(target))
+				return inFunction()
 			})
-			got := c.text(t, ask1(target))
 			stack(t, encoding, got)
 			if !strings.Contains(got, " in "+want+"+0x") {
 				t.Errorf("no %s in\n%s", want, got)
@@ -186,8 +195,7 @@ func strained(t *testing.T, shared *site) {
 	hung.record = shared.record
 	hung.Exec(t, `CREATE ROLE plain LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace TO plain;
 		CREATE TABLE t (a int); GRANT INSERT ON t TO plain`)
-	hung.Exec(t, "ALTER SYSTEM SET synchronous_standby_names = 'lost'")
-	hung.Restart("fast")
+	hung.RequireStandby(t, "lost", "on")
 	hung.work(t)
 	t.Run("a commit hangs on a lost synchronous standby", func(t *testing.T) {
 		boss, committer := hung.connect(t, hung.User, "postgres"), hung.connect(t, "plain", "postgres")

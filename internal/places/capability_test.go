@@ -71,14 +71,14 @@ func TestCapabilities(t *testing.T) {
 	}
 	if level := paranoid(t); level <= 2 {
 		features = append(features, feature{
-			"running, same user, paranoid <= 2", uid, all, []string{program, "capture", "--nonstop", "--format", "json"},
+			"running, same user, paranoid <= 2", uid, all, append(capture, "--nonstop", "--format", "json"),
 			`"engine":"running"`, true,
 		})
 	} else {
 		t.Logf("kernel.perf_event_paranoid is %d: the engine running is tried with CAP_PERFMON only", level)
 		features = append(features, feature{
 			"running, same user, paranoid > 2", uid, []string{"perfmon", "sys_admin", bpfAndPerfmon},
-			[]string{program, "capture", "--nonstop", "--format", "json"}, `"engine":"running"`, true,
+			append(capture, "--nonstop", "--format", "json"), `"engine":"running"`, true,
 		})
 	}
 	// As root it works if the kernel is new enough, and reports an error otherwise.

@@ -241,7 +241,7 @@ func (s *elsewhere) killed(t *testing.T, w *service) {
 	if err := w.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(pgtest.Patience); ; {
 		began := time.Now()
 		got := ask(t, boss, 1<<30)
 		if strings.Contains(got, "is not running") && time.Since(began) < time.Second {

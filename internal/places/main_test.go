@@ -103,7 +103,7 @@ func text(frames []frame) string {
 // stack captures a process by the command line, run as the server's user, or by the command in front.
 func stack(t *testing.T, s *pgtest.Server, pid int, front ...string) []frame {
 	t.Helper()
-	arguments := append(slices.Clone(front), program, "capture", "--format", "json", "--no-context", strconv.Itoa(pid))
+	arguments := append(slices.Clone(front), program, "capture", "--timeout", "1m", "--format", "json", "--no-context", strconv.Itoa(pid))
 	command := exec.Command(arguments[0], arguments[1:]...)
 	if len(front) == 0 {
 		command = s.AsServerUser(command)

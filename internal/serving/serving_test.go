@@ -128,12 +128,7 @@ scrape_configs:
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	_ = listener.Close()
+	address := fmt.Sprint("127.0.0.1:", pgtest.FreePort(t))
 	startProgram(t, prometheus, "--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"),
 		"--web.listen-address", address, "--enable-feature=native-histograms")
 	busy(t, s)
@@ -329,7 +324,10 @@ func TestScraperDisconnects(t *testing.T) {
 	cancel()
 	wg.Wait()
 	pgtest.Wait(t, "no profile runs", func() bool { n, _ := w.metric("profiles_running"); return n == 0 })
-	status, body, err = get(t.Context(), "http://"+w.address+"/debug/pprof/profile?seconds=0.1")
+	pgtest.Wait(t, "room for a profile", func() bool { // the worker counts a profile as ended a moment before
+		status, body, err = get(t.Context(), "http://"+w.address+"/debug/pprof/profile?seconds=0.1")
+		return err != nil || status != http.StatusTooManyRequests
+	})
 	if err != nil || status != http.StatusOK {
 		t.Errorf("a profile afterwards: %d, %v: %s", status, err, body)
 	}
