@@ -66,7 +66,7 @@ func notRunning(t *testing.T, s subject) (now string) {
 	t.Helper()
 	wait(t, s.name+" not running", func() bool {
 		now = states(s.pid)
-		return !strings.ContainsAny(now, "Rt")
+		return !strings.ContainsAny(now, "RtD") // D: it waits for a page of a file
 	})
 	return now
 }

@@ -29,7 +29,7 @@ func TestInterpreters(t *testing.T) {
 				arguments = strings.SplitN(i.arguments, "|", 2)
 			}
 			pid := launch(t, false, i.name, arguments...)
-			wait(t, i.name+" asleep", func() bool { return asleep(pid) })
+			asleep(t, i.name, pid)
 			compare(t, subject{name: i.name, pid: pid})
 		})
 	}

@@ -57,8 +57,21 @@ func allIn(states, letters string) bool {
 	return states != "" && strings.Trim(states, letters) == ""
 }
 
-// asleep reports whether no thread of the process runs.
-func asleep(pid int) bool { return allIn(states(pid), "SDI") }
+// asleep waits until a process sleeps for good: no thread runs or waits for a page of a file, and the process has not run between
+// some looks. Before that, it may sleep for a moment on its way to the spot where it blocks.
+func asleep(t *testing.T, name string, pid int) {
+	t.Helper()
+	const enough = 5
+	before, looks := uint64(0), 0
+	wait(t, name+" asleep", func() bool {
+		now := ran(pid)
+		if !allIn(states(pid), "SI") || now != before {
+			before, looks = now, 0
+		}
+		looks++
+		return looks > enough
+	})
+}
 
 // freeze stops a process by SIGSTOP at its current instruction, until thaw is called. ok is false when the process
 // has ended.

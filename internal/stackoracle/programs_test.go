@@ -114,7 +114,7 @@ func (g *target) compile(t *testing.T) string {
 func (g *target) start(t *testing.T) int {
 	t.Helper()
 	pid := launch(t, g.child, g.compile(t), strings.Fields(g.arguments)...)
-	wait(t, g.name+" asleep", func() bool { return asleep(pid) })
+	asleep(t, g.name, pid)
 	return pid
 }
 
