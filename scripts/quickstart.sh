@@ -37,10 +37,10 @@ make_example() {
 show_blocked_backend() {
 	local pid
 	session clerk "BEGIN; SELECT FROM stock WHERE item = 'bolt' FOR UPDATE; SELECT pg_advisory_lock(1);"
-	until_true 10 "the first session to hold its row" sql_is_true \
+	until_true 60 "the first session to hold its row" sql_is_true \
 		"SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted)"
 	session customer "SELECT place_order('bolt');"
-	until_true 10 "the second session to wait for the lock" sql_is_true \
+	until_true 60 "the second session to wait for the lock" sql_is_true \
 		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'customer' AND wait_event_type = 'Lock')"
 	pid=$(sql -c "SELECT pid FROM pg_stat_activity WHERE application_name = 'customer'")
 	say "The backend $pid waits for a row lock, two PL/pgSQL functions deep: SELECT pg_get_backtrace($pid)"

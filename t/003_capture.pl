@@ -41,7 +41,8 @@ sub every_frame_ok
 	return;
 }
 
-# check_auxiliaries($node, @types): each of these types runs, and the stack of each auxiliary process is correct.
+# check_auxiliaries($node, @types): each of these types runs, and the stack of each auxiliary process is correct. An autovacuum
+# worker may end before its capture.
 sub check_auxiliaries
 {
 	my ($node, @types) = @_;
@@ -52,7 +53,7 @@ sub check_auxiliaries
 			sub { $node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = '$type'") > 0 });
 	}
 	my $rows = $node->safe_psql('postgres', q{
-		SELECT pid, backend_type FROM pg_stat_activity WHERE backend_type <> 'client backend' ORDER BY 2, 1});
+		SELECT pid, backend_type FROM pg_stat_activity WHERE backend_type NOT IN ('client backend', 'autovacuum worker') ORDER BY 2, 1});
 	for my $row (split /\n/, $rows)
 	{
 		my ($pid, $type) = split /\|/, $row;

@@ -34,7 +34,7 @@ my $sleeper = $node->background_psql('postgres');
 my $asleep  = backend_pid($sleeper);
 my $computer = $node->background_psql('postgres');
 my $busy     = backend_pid($computer);
-$computer->query_until(qr/started/, "\\echo started\nSELECT count(*) FROM generate_series(1, 1000000000);\n");
+$computer->query_until(qr/started/, "\\echo started\nSELECT count(*) FROM (SELECT generate_series(1, 1000000000000)) x;\n");
 $node->poll_query_until('postgres', "SELECT state = 'active' FROM pg_stat_activity WHERE pid = $busy")
   or die 'the backend is not busy';
 for my $target ([ 'a sleeping backend', $asleep ], [ 'a computing backend', $busy ])

@@ -84,7 +84,7 @@ like(interrupted('--format', 'folded'), qr/^postgres;.*;PostgresMain;\S+ \d\d+$/
 	is_deeply([ keys %held ], [], 'while it is suspended, no process is held');
 	$run->signal('INT');
 	$run->finish;
-	like($told, qr/^\{"count":\d{4}/, 'and it has gone on each time');
+	like($told, qr/^\{"count":\d{3}/, 'and it has gone on each time');    # a capture is at most two switches
 }
 
 my ($postmaster) = slurp_file("$data/postmaster.pid") =~ /^(\d+)/;

@@ -53,7 +53,7 @@ sub log
 	return substr(slurp_file($self->{log}), $self->{log_start});
 }
 
-# wait_ready waits until the worker has written its pid file, which is its last step.
+# wait_ready waits until the worker has written its pid file, and has the session that it needs to answer ordinary roles.
 sub wait_ready
 {
 	my ($self) = @_;
@@ -61,7 +61,7 @@ sub wait_ready
 		'the worker to be ready',
 		sub {
 			croak "the worker ended instead of starting:\n" . $self->log unless $self->running;
-			return -e $self->{pidfile} && slurp_file($self->{pidfile}) =~ /\b$self->{pid}\b/;
+			return -e $self->{pidfile} && slurp_file($self->{pidfile}) =~ /\b$self->{pid}\b/ && $self->log =~ /"connected"/;
 		});
 	return;
 }
