@@ -34,6 +34,10 @@ func TestRunningPlan(t *testing.T) {
 			err := boss.QueryRow(t.Context(), "SELECT wait_event FROM pg_stat_activity WHERE pid = $1", pid).Scan(&event)
 			return err == nil && event != nil && *event == "PgSleep"
 		})
+		pgtest.Wait(t, "the worker has read the server's program", func() bool { // a slow disk can exceed the worker's limit
+			_, err := boss.Exec(t.Context(), "SELECT pg_get_running_plan($1)", pid)
+			return err == nil || !strings.Contains(err.Error(), "was not read in time")
+		})
 		for _, role := range []string{s.User, "planner", "reads"} {
 			c := s.connect(t, role, "postgres")
 			text := c.text(t, "SELECT pg_get_running_plan($1)", pid)

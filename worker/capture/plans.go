@@ -21,6 +21,9 @@ import (
 // ErrPlanChanges means that the statements of a process changed each time between two reads of their plans.
 var ErrPlanChanges = errors.New("its statements changed during each look")
 
+// ErrProgramUnread means that the server's program was not read in time. The read goes on in the background.
+var ErrProgramUnread = errors.New("the server's program was not read in time")
+
 // planLooks is the largest number of looks at a process (see planLook) for two successive looks with equal plans. It includes
 // looks that only find the descriptions of generated code.
 const planLooks = 8
@@ -47,7 +50,7 @@ type Plans struct {
 // Plans reads the plans of the statements that a PostgreSQL process runs. It repeats a look (see planLook): it copies
 // the stack in one stop, or without a stop if nonStop is set, and then reads the process's memory. Two successive looks
 // must give the same trees of plan nodes. The progress of the nodes is from the stop of the last look. The errors are
-// those of Capture, ErrNotPostgres, ErrPlanChanges and plan.UnknownLayoutError.
+// those of Capture, ErrNotPostgres, ErrProgramUnread, ErrPlanChanges and plan.UnknownLayoutError.
 func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop bool) (*Plans, error) {
 	release, err := c.acquire(ctx, 3*snapshot.DefaultDeadline)
 	if err != nil {
@@ -300,11 +303,11 @@ func (c *Capturer) AwaitProgram(ctx context.Context, pid int) error {
 }
 
 func unreadProgram(pid int) error {
-	return fmt.Errorf("process %d: the server's program was not read in time: %w", pid, context.DeadlineExceeded)
+	return fmt.Errorf("process %d: %w: %w", pid, ErrProgramUnread, context.DeadlineExceeded)
 }
 
 // ServerBuild returns the build-id of the program of a PostgreSQL process, or "" if the program has none. The errors
-// are process.ErrExited, ErrNotPostgres, and context.DeadlineExceeded if the program was not read in time.
+// are process.ErrExited, ErrNotPostgres, and ErrProgramUnread, which is a context.DeadlineExceeded.
 func (c *Capturer) ServerBuild(pid int) (string, error) {
 	stat, err := process.ReadStat(pid)
 	if err != nil {

@@ -110,6 +110,9 @@ func planFailure(pid int, err error) spool.Answer {
 	case errors.Is(err, capture.ErrPlanChanges):
 		fault.Message = fmt.Sprintf("process with PID %d runs short statements", pid)
 		fault.Detail = "Each time its plan was read, another statement ran."
+	case errors.Is(err, capture.ErrProgramUnread):
+		fault.Message = fmt.Sprintf("the program of process with PID %d was not read in time", pid)
+		fault.Hint = "Retry: the worker continues to read it."
 	default:
 		return failure(pid, err)
 	}

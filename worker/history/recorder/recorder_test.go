@@ -167,7 +167,7 @@ func TestLooksBetweenSweeps(t *testing.T) {
 			default: // the test has enough
 			}
 		},
-		Next:   func() time.Duration { return time.Millisecond },
+		Next: func() time.Duration { return time.Millisecond },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
