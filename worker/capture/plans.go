@@ -21,7 +21,7 @@ import (
 // ErrPlanChanges means that the statements of a process changed each time between two reads of their plans.
 var ErrPlanChanges = errors.New("its statements changed during each look")
 
-// ErrProgramUnread means that the server's program was not read in time. The read goes on in the background.
+// ErrProgramUnread means that the server's program was not read in time. The read continues in the background.
 var ErrProgramUnread = errors.New("the server's program was not read in time")
 
 // planLooks is the largest number of looks at a process (see planLook) for two successive looks with equal plans. It includes
