@@ -106,7 +106,7 @@ cleanup() {
 	if [[ $status -ne 0 && -n ${KEEP_ON_FAILURE:-} ]]; then
 		printf '    kept for you to look at: %s\n' "$WORK" >&2
 	else
-		rm -rf "$WORK"
+		rm -rf "$WORK" "${TESTS_MEMORY:-$WORK}"
 	fi
 	exit "$status"
 }

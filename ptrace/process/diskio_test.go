@@ -15,7 +15,14 @@ func TestReadDiskIO(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	dir := t.TempDir()
+	if inMemory(t, dir) { // TMPDIR often is
+		if dir, err = os.MkdirTemp("/var/tmp", "diskio"); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+	}
+	file, err := os.Create(filepath.Join(dir, "file"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,12 +34,8 @@ func TestReadDiskIO(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var system unix.Statfs_t
-	if err := unix.Statfs(file.Name(), &system); err != nil {
-		t.Fatal(err)
-	}
-	if system.Type == unix.TMPFS_MAGIC {
-		t.Skip("the directory for temporary files is in memory: what is written there is not for a disk")
+	if inMemory(t, dir) {
+		t.Skip("the directories for temporary files are in memory: what is written there is not for a disk")
 	}
 	if wrote := after.Written - before.Written; wrote < size || wrote > 2*size {
 		t.Errorf("%d bytes written, want %d", wrote, size)
@@ -40,4 +43,14 @@ func TestReadDiskIO(t *testing.T) {
 	if _, err := ReadDiskIO(1 << 30); err == nil {
 		t.Error("a process that does not exist has read or written")
 	}
+}
+
+// inMemory reports whether the files of a directory are in memory.
+func inMemory(t *testing.T, dir string) bool {
+	t.Helper()
+	var system unix.Statfs_t
+	if err := unix.Statfs(dir, &system); err != nil {
+		t.Fatal(err)
+	}
+	return system.Type == unix.TMPFS_MAGIC
 }
