@@ -295,6 +295,19 @@ var mainSituations = []situation{
 	{name: "row-wait-delete", sessions: blockedBy("BEGIN; UPDATE small SET n = 1 WHERE id = 5", "DELETE FROM small WHERE id = 5")},
 	{name: "unique-wait", setup: "CREATE TABLE IF NOT EXISTS uw (id int PRIMARY KEY)", sessions: blockedBy("BEGIN; INSERT INTO uw VALUES (1)", "INSERT INTO uw VALUES (1)")},
 	{name: "upsert-wait", setup: "CREATE TABLE IF NOT EXISTS uw (id int PRIMARY KEY)", sessions: blockedBy("BEGIN; INSERT INTO uw VALUES (1)", "INSERT INTO uw VALUES (1) ON CONFLICT (id) DO NOTHING")},
+	{name: "spec-wait", setup: "CREATE TABLE IF NOT EXISTS spec (id int PRIMARY KEY);;" +
+		"CREATE OR REPLACE FUNCTION slow(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM pg_sleep(0.6); RETURN $1; END';;" +
+		"CREATE INDEX IF NOT EXISTS spec_slow ON spec (slow(id))", sessions: [][]string{
+		{"BEGIN", "INSERT INTO spec VALUES (1) ON CONFLICT (id) DO NOTHING", "ROLLBACK"},
+		{"@SELECT pg_sleep(0.2)", "BEGIN", "INSERT INTO spec VALUES (1) ON CONFLICT (id) DO NOTHING", "ROLLBACK"}}, seconds: 6},
+	{name: "frozenid-wait", setup: "CREATE TABLE IF NOT EXISTS fro (a int)", sessions: [][]string{
+		{"@BEGIN; LOCK TABLE pg_database IN SHARE MODE", "SELECT pg_sleep(1)"}, {"@SELECT pg_sleep(0.2)", "VACUUM fro"}, {"@SELECT pg_sleep(0.4)", "VACUUM small"}}, seconds: 6},
+	{name: "page-wait", setup: "CREATE TABLE IF NOT EXISTS pagew (w text[]);;" +
+		"CREATE INDEX IF NOT EXISTS pagew_w ON pagew USING gin (w) WITH (gin_pending_list_limit=65536)",
+		sessions: [][]string{{fillPending, emptyPending}, {fillPending, emptyPending}, {fillPending, emptyPending}}, seconds: 8},
+	{name: "slot-wait", sessions: [][]string{
+		{"BEGIN; SELECT pg_current_xact_id()", "SELECT pg_sleep(0.9)", "ROLLBACK"},
+		{"@SELECT pg_sleep(0.2)", "SELECT pg_create_logical_replication_slot('waits', 'pgoutput')", "SELECT pg_drop_replication_slot('waits')"}}, seconds: 6},
 	{name: "fk-wait", setup: "CREATE TABLE IF NOT EXISTS child (id int, p int REFERENCES small)", sessions: blockedBy("BEGIN; DELETE FROM small WHERE id = 900", "INSERT INTO child VALUES (1, 900)")},
 	{name: "exclusion-wait", setup: "CREATE TABLE IF NOT EXISTS exc (p box, EXCLUDE USING gist (p WITH &&))", sessions: blockedBy("BEGIN; INSERT INTO exc VALUES (box(point(0,0), point(1,1)))", "INSERT INTO exc VALUES (box(point(0,0), point(1,1)))")},
 	{name: "relation-wait", sessions: blockedBy("BEGIN; LOCK TABLE small", "SELECT * FROM small")},
@@ -342,6 +355,12 @@ func repeatSession(n int, first, statement string) [][]string {
 	}
 	return out
 }
+
+// Statements of the situation page-wait.
+const (
+	fillPending  = "INSERT INTO pagew SELECT ARRAY[md5(random()::text), (g%100)::text] FROM generate_series(1, 10000) g"
+	emptyPending = "SELECT gin_clean_pending_list('pagew_w')"
+)
 
 // blockedBy is two sessions: the first keeps its lock for the whole situation, the second waits for it.
 func blockedBy(holder, waiter string) [][]string {
