@@ -113,6 +113,30 @@ func TestLimit(t *testing.T) {
 	}
 }
 
+// TestNoServerPasses: if no server passes --below and --uid, the log says so once, and again after a server has passed.
+func TestNoServerPasses(t *testing.T) {
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	visible(t, s)
+	const warning = "no server of this host passes the options --below and --uid"
+	log, _ := serve(t, Config{Below: []string{s.DataDir}}, untilEOF...)
+	other, _ := serve(t, Config{Below: []string{t.TempDir()}, UIDs: []int{65533}}, untilEOF...)
+	pgtest.Wait(t, "a warning", func() bool { return other.count(warning) == 1 && other.count(`"uids":[65533]`) == 1 })
+	for i := range 2 {
+		pgtest.Wait(t, "a worker", func() bool { return log.count("started a worker") == i+1 })
+		if n := log.count(warning); n != i {
+			t.Errorf("%d warnings beside a server, want %d", n, i)
+		}
+		s.Stop("fast")
+		pgtest.Wait(t, "a warning", func() bool { return log.count(warning) == i+1 })
+		if i == 0 {
+			s.Start()
+		}
+	}
+	if n := other.count(warning); n != 1 {
+		t.Errorf("%d warnings about options that no server ever passed", n)
+	}
+}
+
 // TestStubborn: a worker that does not end with its server is killed after the grace.
 func TestStubborn(t *testing.T) {
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
