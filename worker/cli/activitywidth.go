@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/state"
@@ -36,7 +34,7 @@ func (f *activityFlags) fittedColumns(header []string) []table.Column {
 func (f *activityFlags) fitted(out io.Writer, m *moment.Moment, width int) error {
 	header := f.header(m)
 	kind, status, query := slices.Index(header, "backend_type"), slices.Index(header, "state"), slices.Index(header, "query")
-	w := table.Fit(out, width, "-", f.fittedColumns(header))
+	w := table.Fit(out, table.Options{Width: width, Empty: "-"}, f.fittedColumns(header))
 	w.Row(header...)
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
@@ -51,8 +49,8 @@ func (f *activityFlags) fitted(out io.Writer, m *moment.Moment, width int) error
 		w.Row(row...)
 	}
 	left, err := w.Flush()
-	if err == nil && len(left) > 0 {
-		_, err = fmt.Fprintf(out, "no room for %s: --wide prints all columns\n", strings.Join(left, ", "))
+	if err != nil {
+		return err
 	}
-	return err
+	return table.NoRoom(out, left)
 }

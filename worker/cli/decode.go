@@ -20,6 +20,7 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/compressed"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Bounds of the input and the memory of decode.
@@ -119,7 +120,7 @@ func (f *decodeFlags) run(in io.Reader, stdout, stderr io.Writer) error {
 		console.Tellf(stderr, "note: %s", note)
 	}
 	if d.cut > 0 {
-		console.Tellf(stderr, "%d lines are longer than %d bytes: what is behind that was skipped", d.cut, maxLogLine)
+		console.Tellf(stderr, "%s longer than %d bytes: the rest was skipped", units.Plural(d.cut, "%d {line is|lines are}"), maxLogLine)
 	}
 	switch {
 	case err != nil:
@@ -387,10 +388,7 @@ func (d *decoder) printSites() {
 }
 
 func allocations(n uint64) string {
-	if n == 1 {
-		return "1 allocation"
-	}
-	return fmt.Sprintf("%d allocations", n)
+	return units.Count(n, "allocation")
 }
 
 func compare(a, b uint64) int {

@@ -66,11 +66,12 @@ The exit status is 1 if captures will not work.`,
 			if err := cmd.Context().Err(); err != nil {
 				return err
 			}
-			write := found.Text
-			if format == console.FormatJSON {
-				write = found.JSON
+			var err error
+			if out := cmd.OutOrStdout(); format == console.FormatJSON {
+				err = found.JSON(out)
+			} else {
+				err = found.Text(out, console.TerminalWidth(out))
 			}
-			err := write(cmd.OutOrStdout())
 			if err == nil && !found.Works() {
 				err = console.ErrReported
 			}

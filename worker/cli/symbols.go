@@ -26,6 +26,7 @@ type symbolsFlags struct {
 	dataDir string
 	fetch   bool
 	json    bool
+	wide    bool
 	dirs    []string
 	remote  console.DebuginfodFlags
 }
@@ -61,6 +62,7 @@ worker with the same cache, use them later.`,
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, for its postmaster")
 	fs.BoolVar(&f.fetch, "fetch", false, "fetch the debug files that are missing, and wait for them")
 	fs.BoolVar(&f.json, "json", false, "print JSON, a line for each process or file")
+	fs.BoolVar(&f.wide, "wide", false, "print whole build-ids on a terminal too")
 	fs.StringSliceVar(&f.dirs, "debug-dir", nil, console.DebugDirUsage)
 	f.remote.Add(cmd)
 	_ = cmd.MarkFlagDirname("pgdata")
@@ -192,7 +194,11 @@ func (f *symbolsFlags) one(
 	if _, err := fmt.Fprintf(stdout, "%s\n", s); err != nil {
 		return err
 	}
-	if err := doctor.SymbolTable(stdout, images); err != nil {
+	width := 0
+	if !f.wide {
+		width = console.TerminalWidth(stdout)
+	}
+	if err := doctor.SymbolTable(stdout, images, width); err != nil {
 		return err
 	}
 	advice := doctor.SymbolAdvice(images, f.again(s), client != nil && !f.fetch)

@@ -22,7 +22,7 @@ var form = regexp.MustCompile(`^((ok|n/a|warn|FAIL) +[a-z]+( [a-z]+)?: +\S.*| {2
 func text(t *testing.T, r *doctor.Report) (verdict, findings string) {
 	t.Helper()
 	var out bytes.Buffer
-	if err := r.Text(&out); err != nil {
+	if err := r.Text(&out, 0); err != nil {
 		t.Fatal(err)
 	}
 	verdict, findings, _ = strings.Cut(out.String(), "\n\n")
@@ -108,7 +108,7 @@ func (full) Write([]byte) (int, error) { return 0, errFull }
 func TestUnwritable(t *testing.T) {
 	t.Parallel()
 	r := doctor.Examine(t.Context(), doctor.Options{DataDir: t.TempDir()})
-	for _, write := range []func(io.Writer) error{r.Text, r.JSON} {
+	for _, write := range []func(io.Writer) error{func(w io.Writer) error { return r.Text(w, 80) }, r.JSON} {
 		if err := write(full{}); !errors.Is(err, errFull) {
 			t.Errorf("error %v", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -32,10 +33,10 @@ func recorded(r *spool.Recorder, now time.Time) finding {
 	case r.Failing && r.Lost == 0:
 		return finding{warn, "history", "sweeps wait to be written to " + r.Dir + ": " + r.Reason, sentence(r.Remedy)}
 	case r.Failing:
-		text := fmt.Sprintf("%s lost since %s: %s", plural(int(r.Lost), "sweep"), clock(r.Since, now), r.Reason)
+		text := fmt.Sprintf("%s lost since %s: %s", units.Count(r.Lost, "sweep"), clock(r.Since, now), r.Reason)
 		return finding{warn, "history", text, sentence(r.Remedy)}
 	case r.Lost > 0:
-		text := fmt.Sprintf("recorded to %s; %s lost from %s to %s: %s", r.Dir, plural(int(r.Lost), "sweep"), clock(r.Since, now),
+		text := fmt.Sprintf("recorded to %s; %s lost from %s to %s: %s", r.Dir, units.Count(r.Lost, "sweep"), clock(r.Since, now),
 			clock(r.Until, now), r.Reason)
 		return finding{good, "history", text, ""}
 	}

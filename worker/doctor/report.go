@@ -3,9 +3,12 @@ package doctor
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Report has the findings of all checks.
@@ -32,26 +35,19 @@ func (r *Report) Works() bool { return r.count(bad) == 0 }
 func (r *Report) Verdict() string {
 	parts := []string{"works"}
 	if n := r.count(bad); n > 0 {
-		parts = []string{"does not work", plural(n, "failure")}
+		parts = []string{"does not work", units.Count(n, "failure")}
 	}
 	if n := r.count(warn); n > 0 {
-		parts = append(parts, plural(n, "thing")+" to mend")
+		parts = append(parts, units.Count(n, "thing")+" to mend")
 	} else if r.Works() {
 		parts = append(parts, "nothing to mend")
 	}
 	if n := r.count(absent); n > 0 {
-		parts = append(parts, plural(n, "feature")+" not available here")
+		parts = append(parts, units.Count(n, "feature")+" not available here")
 	} else {
 		parts = append(parts, "all features available")
 	}
 	return strings.Join(parts, "; ")
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // worstFirst returns the findings in the order FAIL, warn, n/a, ok. Findings with the same mark keep their order.
@@ -68,15 +64,26 @@ func (r *Report) worstFirst() []finding {
 }
 
 // Text writes the verdict, an empty line, and a line for each finding, the worst first. The remedy, if any, is on the
-// line after it.
-func (r *Report) Text(w io.Writer) error {
+// line after it. width is the number of columns of the terminal, for which texts are broken, except remedies
+// and texts with long paths; 0: none is broken.
+func (r *Report) Text(w io.Writer, width int) error {
 	var b strings.Builder
 	b.WriteString(r.Verdict() + "\n\n")
+	// The texts contain names of roles, databases and directories, which may contain control characters.
+	lines := func(first, text string) {
+		room := max(0, width-len(first))
+		if slices.ContainsFunc(strings.Fields(text), func(word string) bool { return table.Width(word) > room }) {
+			room = 0 // a path that is broken cannot be copied
+		}
+		for _, line := range table.Lines(render.VisibleLine(text), room) {
+			b.WriteString(first + line + "\n")
+			first = strings.Repeat(" ", len(first))
+		}
+	}
 	for _, f := range r.worstFirst() {
-		// The text contains names of roles, databases and directories, which may contain control characters.
-		fmt.Fprintf(&b, "%-5s %-14s %s\n", f.mark, f.what+":", render.VisibleLine(f.text))
+		lines(fmt.Sprintf("%-5s %-14s ", f.mark, f.what+":"), f.text)
 		if f.hint != "" && f.mark != good {
-			fmt.Fprintf(&b, "%20s -> %s\n", "", render.VisibleLine(f.hint))
+			fmt.Fprintf(&b, "%20s -> %s\n", "", render.VisibleLine(f.hint)) // not broken: a command must be fit to be copied
 		}
 	}
 	_, err := io.WriteString(w, b.String())

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // roles reports which roles may call pg_get_backtrace, because the server refuses calls of other roles with a message that
@@ -41,7 +43,7 @@ func grants(granted []string, schema string, p *place) finding {
 	}
 	text := strings.Join(granted[:min(len(granted), most)], ", ")
 	if n := len(granted) - most; n > 0 {
-		text += " and " + plural(n, "other")
+		text += " and " + units.Count(n, "other")
 	}
 	return finding{good, what, "beside superusers, may call pg_get_backtrace(): " + text, ""}
 }

@@ -18,6 +18,7 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/serve/queue"
 )
 
@@ -150,8 +151,8 @@ func symbols(c cluster.Cluster, p *cluster.Program) finding {
 	text := fmt.Sprintf("%.1f %% of the %d functions of postgres have a name (build-id %s)",
 		share, cover.Functions, cover.BuildID)
 	if cover.Derived+cover.Noted > 0 {
-		text += fmt.Sprintf("; names of %d more are derived from its own code, and %d others have a note",
-			cover.Derived, cover.Noted)
+		text += "; " + units.Plural(cover.Derived, "{the name|the names} of %d more {is|are} derived from its own code") + ", and " +
+			units.Plural(cover.Noted, "%d {other has|others have} a note")
 	}
 	const enough = 90
 	if share < enough {
@@ -191,8 +192,8 @@ func capturing(ctx context.Context, c cluster.Cluster) []finding {
 		}
 		longest = max(longest, t.Pause)
 	}
-	text := fmt.Sprintf("process %d (%s): %d frames, stopped for %.1f us",
-		m.PID, m.Title, len(t.Threads[0].Frames), float64(t.Pause.Nanoseconds())/1e3)
+	text := fmt.Sprintf("process %d (%s): %s, stopped for %.1f us",
+		m.PID, m.Title, units.Count(len(t.Threads[0].Frames), "frame"), float64(t.Pause.Nanoseconds())/1e3)
 	found := paused(longest)
 	switch {
 	case !t.Threads[0].Whole:

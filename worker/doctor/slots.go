@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // slots returns the findings on connection slots: how many the server has, how many the worker may use, and whether
@@ -25,15 +26,15 @@ func slots(ctx context.Context, conn *pgx.Conn) ([]finding, error) {
 		return nil, err
 	}
 	text := fmt.Sprintf("max_connections is %d, %d are reserved, %d are in use; by default the worker may have "+
-		"%d sessions, and has %d", s.Max, s.Reserved, s.Used, s.Sessions(), sessions)
+		"%s, and has %d", s.Max, s.Reserved, s.Used, units.Count(s.Sessions(), "session"), sessions)
 	if databases >= s.Sessions() {
-		text += fmt.Sprintf("; %d databases take turns in %d of them", databases, s.Sessions()-1)
+		text += fmt.Sprintf("; %s in %d of them", units.Plural(databases, "%d {database takes its turn|databases take turns}"), s.Sessions()-1)
 	}
 	found := []finding{{good, "slots", text, ""}}
 	if s.Ordinary()-s.Used < s.Spare() {
 		found[0].mark = warn
-		found[0].hint = fmt.Sprintf("The worker leaves %d slots free, so queued requests wait. Raise max_connections.",
-			s.Spare())
+		found[0].hint = fmt.Sprintf("The worker leaves %s free, so queued requests wait. Raise max_connections.",
+			units.Count(s.Spare(), "slot"))
 	}
 	limited, err := limits(ctx, conn)
 	if err != nil {

@@ -102,7 +102,7 @@ func TestPostgres(t *testing.T) {
 func checkTable(t *testing.T, images []doctor.SymbolImage) {
 	t.Helper()
 	var b bytes.Buffer
-	if err := doctor.SymbolTable(&b, images); err != nil {
+	if err := doctor.SymbolTable(&b, images, 0); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("\n%s%s", b.String(), strings.Join(doctor.SymbolAdvice(images, "again", false), "\n"))
@@ -319,7 +319,7 @@ func TestHostileSymbolNames(t *testing.T) {
 	err := doctor.SymbolTable(&b, []doctor.SymbolImage{{
 		Name: "a\x1b[2Jb\nc", Path: "/x", DebugFile: "/d\x1b[31m", Problems: []string{"one\ntwo\x07"},
 		BuildID: hex.EncodeToString(make([]byte, 20)),
-	}})
+	}}, 0)
 	if err != nil || regexp.MustCompile(`[\x00-\x09\x0b-\x1f\x7f]`).Match(b.Bytes()) {
 		t.Errorf("%q, %v", b.String(), err)
 	}

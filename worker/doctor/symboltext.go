@@ -6,21 +6,18 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // SymbolTable prints a table with a line for each image. Lines for the debug file, if any, and for problems follow
-// below the line of their image. With a build-id of 20 bytes a line has at most 100 columns, unless a name or a path is
-// long.
-func SymbolTable(w io.Writer, images []SymbolImage) error {
-	wide := len("IMAGE")
-	for i := range images {
-		wide = max(wide, len(clean(images[i].Name)))
-	}
-	var b strings.Builder
-	line := func(name, share, lines, id, sources string) {
-		fmt.Fprintf(&b, "%-*s %7s %5s  %-40s  %s\n", wide, name, share, lines, id, sources)
-	}
-	line("IMAGE", "NAMED", "LINES", "BUILD-ID", "FROM")
+// below the line of their image. width is the number of columns of the terminal; 0: the table may be wider. With a build-id of 20
+// bytes a line has at most 100 columns, unless a name or a path is long.
+func SymbolTable(w io.Writer, images []SymbolImage, width int) error {
+	t := table.Fit(w, table.Options{Width: width}, []table.Column{
+		{}, {Right: true}, {Right: true}, {Least: 12, Drop: 1}, {Least: 12, Wrap: true},
+	})
+	t.Row("IMAGE", "NAMED", "LINES", "BUILD-ID", "FROM")
 	for i := range images {
 		m := &images[i]
 		share, lines, id := "-", "no", m.BuildID
@@ -33,13 +30,16 @@ func SymbolTable(w io.Writer, images []SymbolImage) error {
 		if id == "" {
 			id = "-"
 		}
-		line(clean(m.Name), share, lines, id, m.sources())
+		t.Row(clean(m.Name), share, lines, id, m.sources())
 		for _, below := range m.below() {
-			fmt.Fprintf(&b, "    %s\n", below)
+			t.Note("    " + below)
 		}
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	left, err := t.Flush()
+	if err != nil {
+		return err
+	}
+	return table.NoRoom(w, left)
 }
 
 // sources returns words for the sources of names, the best source first.
@@ -74,7 +74,7 @@ func (m *SymbolImage) below() []string {
 	add("supplement: ", m.Supplement)
 	add("debuginfod: ", m.FetchedFile)
 	if m.Derived+m.Noted > 0 {
-		s = append(s, fmt.Sprintf("names derived from its own code: %d more functions; notes: %d", m.Derived, m.Noted))
+		s = append(s, fmt.Sprintf("names derived from its own code: %s; notes: %d", units.Count(m.Derived, "more function"), m.Noted))
 	}
 	switch {
 	case m.InMemory:

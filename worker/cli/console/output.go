@@ -228,6 +228,9 @@ func IsColoured(w io.Writer) bool {
 
 // TerminalWidth returns the number of columns of the terminal to which w writes; 0: w is no terminal, or its size is not known.
 func TerminalWidth(w io.Writer) int {
+	if o, ok := w.(*Output); ok {
+		w = o.Writer
+	}
 	if c, ok := w.(*CheckedWriter); ok {
 		w = c.w
 	}

@@ -169,17 +169,21 @@ func (p *historyPrinter) printComparison(c *Comparison) error {
 	}
 	p.begin(c.Summary.Since, c.Summary.Until)
 	_, _ = fmt.Fprintf(p.out, "compared with %s to %s\n", c.Before.Since.Format(historyTime), c.Before.Until.Format(historyTime))
-	w := table.Text(p.out, table.Options{})
+	w := p.keyTable(p.f.keys())
 	w.Row(append([]string{"sessions", "before", "change"}, p.f.keys()...)...)
 	for i := range c.Changes {
 		h := &c.Changes[i]
 		row := []string{fmt.Sprintf("%.2f", h.Average), fmt.Sprintf("%.2f", h.AverageBefore), fmt.Sprintf("%+.2f", h.Change)}
 		for _, k := range h.texts {
-			row = append(row, table.Cut(k, p.f.width))
+			row = append(row, cutQuery(k, p.queryWidth()))
 		}
 		w.Row(row...)
 	}
-	if err := w.Flush(); err != nil {
+	left, err := w.Flush()
+	if err == nil {
+		err = table.NoRoom(p.out, left)
+	}
+	if err != nil {
 		return err
 	}
 	p.problemsOfBoth(p.out, c)

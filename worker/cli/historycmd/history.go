@@ -30,6 +30,7 @@ type historyFlags struct {
 	limit, width                int
 	pids                        []int
 	own, eachSweep              bool
+	wide, widthGiven            bool
 }
 
 const historyLong = `Print what the sessions of a server did at a former time, as the worker has
@@ -41,6 +42,9 @@ The command reads the directory that the worker records to (--record-dir). It
 works while worker and server are down. If the directory has
 the history of several servers, -D names the data directory of one, or --cluster
 its system identifier.
+
+On a terminal the table fits the width. In a pipe, or with --wide, it has all
+columns.
 
 Sessions that were idle are not recorded, except if they blocked another session.
 In sweeps, a session that ended or became idle has one row more, marked as ended.
@@ -80,6 +84,7 @@ func NewHistory() *cobra.Command {
 			if f.recordDir = recordDirOf(f.recordDir, f.dataDir); f.recordDir == "" {
 				return noRecordDir(f.dataDir)
 			}
+			f.widthGiven = cmd.Flags().Changed("query-width")
 			now := time.Now()
 			since, until, err := f.check(now)
 			if err != nil {
@@ -128,6 +133,7 @@ func NewHistory() *cobra.Command {
 	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: "+strings.Join(historyFormats(), ", "))
 	fs.StringVarP(&f.output, "output", "o", "", "write the result to `FILE`; default: standard output")
 	fs.IntVar(&f.limit, "limit", 0, "with --by or --compare: print the largest `N` totals (default all)")
+	fs.BoolVar(&f.wide, "wide", false, "with text: print all columns on a terminal too")
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	_ = cmd.MarkFlagDirname(console.FlagRecordDir)
 	_ = cmd.MarkFlagDirname("pgdata")

@@ -296,7 +296,8 @@ func (f *incidentFlags) list(out io.Writer) error {
 		_, err := fmt.Fprintf(out, "no incidents in %s\n", render.VisibleLine(d.Path))
 		return err
 	}
-	w := table.Text(out, table.Options{})
+	w := table.Fit(out, table.Options{Width: console.TerminalWidth(out), NoHeader: true}, []table.Column{{}, {}, {Least: 20, Wrap: true}})
+	w.Row("incident", "lasted", "reason")
 	enc := render.JSONEncoder(out)
 	for _, e := range list {
 		line, lasted, headline := IncidentLine{ID: e.ID, Size: e.Size}, "", ""
@@ -317,7 +318,8 @@ func (f *incidentFlags) list(out io.Writer) error {
 		}
 		w.Row(line.ID, lasted, cmp.Or(line.Problem, headline))
 	}
-	return w.Flush()
+	_, err = w.Flush()
+	return err
 }
 
 // write calls the callback produce with the output that the flags choose. If this is a new file, only its owner can

@@ -30,6 +30,9 @@ type historyPrinter struct {
 	csv         *table.Writer
 	json        *json.Encoder
 	zone        *time.Location
+	// table is the form of tables. left has the columns that had no room in one.
+	table table.Options
+	left  []string
 	// stacks has the frames of the stacks that are keys of totals (--by stack). It must be set before the call of finish.
 	stacks map[string][]string
 	own    ownRows
@@ -63,7 +66,10 @@ func (o *ownRows) begin(s *store.SpanSweep) {
 }
 
 func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Meta) *historyPrinter {
-	p := &historyPrinter{f: f, out: out, errOut: errOut, id: id, meta: meta}
+	p := &historyPrinter{f: f, out: out, errOut: errOut, id: id, meta: meta, table: table.Options{Empty: "-"}}
+	if !f.wide {
+		p.table.Width = console.TerminalWidth(out)
+	}
 	switch {
 	case f.compare != "":
 		p.totals = store.NewComparison(f.keys())
@@ -96,9 +102,17 @@ func (p *historyPrinter) begin(since, until time.Time) {
 			cmp.Or(render.VisibleLine(p.meta.ServerVersion), "?"), cmp.Or(render.VisibleLine(p.meta.DataDir), "?"), since.Format(historyTime),
 			until.Format(historyTime), zone)
 		if p.totals == nil && !p.f.eachSweep {
-			p.spans = newSpanPrinter(p.out, since, until, p.f.width)
+			p.spans = newSpanPrinter(p.out, p.table, since, until, p.queryWidth())
 		}
 	}
+}
+
+// queryWidth returns the largest number of characters of a query or a key; 0: only the terminal bounds it.
+func (p *historyPrinter) queryWidth() int {
+	if p.table.Width > 0 && !p.f.widthGiven {
+		return 0
+	}
+	return p.f.width
 }
 
 // sweep prints one sweep or, with --by, adds it to the totals.
@@ -228,33 +242,44 @@ func (p *historyPrinter) text(s *store.SpanSweep, gap *store.Gap) error {
 	}
 	_, _ = fmt.Fprintln(p.out, s.Time.In(p.zone).Format(historyTime))
 	if s.Lost > 0 {
-		_, _ = fmt.Fprintf(p.out, "  -- %d sweeps before could not be written\n", s.Lost)
+		_, _ = fmt.Fprintf(p.out, "  -- %s before could not be written\n", units.Count(s.Lost, "sweep"))
 	}
 	if s.Note != "" {
 		_, _ = fmt.Fprintf(p.out, "  -- %s\n", render.VisibleLine(s.Note))
 	}
-	w := table.Text(p.out, table.Options{Indent: "  "})
+	o := p.table
+	o.Indent, o.NoHeader = "  ", true
+	w := table.Fit(p.out, o, []table.Column{
+		{}, {Least: 8, Drop: 1}, {Least: 8, Drop: 2}, {Least: 6}, {Least: 14}, {Least: 15, Drop: 3}, {Least: 14}, {Least: 14}, {Least: 14},
+	})
+	w.Row("pid", "process", "session", "state", "wait", "transaction", "blocked by", "phrase", "query")
 	for i := range s.Rows {
 		w.Row(p.words(s, &s.Rows[i])...)
 	}
-	return w.Flush()
+	left, err := w.Flush()
+	for _, name := range left {
+		if !slices.Contains(p.left, name) {
+			p.left = append(p.left, name)
+		}
+	}
+	return err
 }
 
 // words returns the columns of a row for people.
 func (p *historyPrinter) words(s *store.SpanSweep, r *store.Row) []string {
 	const pid, kind, state, wait, phrase = 1, 2, 7, 8, 16
 	row, at := p.row(s, r), s.Time.UnixMicro()
-	text := table.Cut(query(r), p.f.width)
+	text := cutQuery(query(r), p.queryWidth())
 	if r.Ended {
-		return []string{row[pid], row[kind], cmp.Or(sessionText(r), "-"), cmp.Or(row[state], "-"), "ended", "", "", "", text}
+		return []string{row[pid], row[kind], sessionText(r), row[state], "ended", "", "", "", text}
 	}
 	with := func(before, text string) string {
 		if text == "" {
-			return "-"
+			return ""
 		}
 		return before + text
 	}
-	waits := cmp.Or(row[wait], "-")
+	waits := row[wait]
 	if r.WaitStart != 0 {
 		waits += " " + ageText(at, r.WaitStart)
 	}
@@ -263,7 +288,7 @@ func (p *historyPrinter) words(s *store.SpanSweep, r *store.Row) []string {
 		transaction = ageText(at, r.XactStart)
 	}
 	return []string{
-		row[pid], row[kind], cmp.Or(sessionText(r), "-"), cmp.Or(row[state], "-"), waits, with("transaction ", transaction),
+		row[pid], row[kind], sessionText(r), row[state], waits, with("transaction ", transaction),
 		with("blocked by ", blockedText(r, nil)), row[phrase], text,
 	}
 }
@@ -375,6 +400,10 @@ func (p *historyPrinter) finish(s *store.Summary) error {
 		if err := p.spans.print(); err != nil {
 			return err
 		}
+		p.left = p.spans.left
+	}
+	if err := table.NoRoom(p.out, p.left); err != nil {
+		return err
 	}
 	p.problems(p.out, s, &p.own)
 	return nil
@@ -472,7 +501,7 @@ func (p *historyPrinter) csvTotals() {
 
 func (p *historyPrinter) textTotals(s *store.Summary) error {
 	const percent = 100
-	w := table.Text(p.out, table.Options{})
+	w := p.keyTable(p.f.by)
 	w.Row(append([]string{"seconds", "share", "average"}, p.f.by...)...)
 	list, all := p.largest()
 	for _, t := range list {
@@ -480,15 +509,28 @@ func (p *historyPrinter) textTotals(s *store.Summary) error {
 			fmt.Sprintf("%.1f", t.Seconds), fmt.Sprintf("%.1f %%", percent*share(t.Seconds, all)), fmt.Sprintf("%.2f", share(t.Seconds, s.Seconds)),
 		}
 		for j, k := range t.Keys {
-			row = append(row, table.Cut(p.keyText(p.f.by[j], k), p.f.width))
+			row = append(row, cutQuery(p.keyText(p.f.by[j], k), p.queryWidth()))
 		}
 		w.Row(row...)
 	}
-	if err := w.Flush(); err != nil {
+	left, err := w.Flush()
+	if err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(p.out, "%.1f sampled seconds of all sessions\n", all)
+	p.left = left
+	_, err = fmt.Fprintf(p.out, "%.1f sampled seconds of all sessions\n", all)
 	return err
+}
+
+// keyTable returns a table with three columns of figures, and a column for each key.
+func (p *historyPrinter) keyTable(keys []string) *table.Fitted {
+	columns := make([]table.Column, 3, 3+len(keys)) //nolint:mnd // figures
+	for i := range keys {
+		columns = append(columns, table.Column{Least: 10, Drop: i})
+	}
+	o := p.table
+	o.Empty = ""
+	return table.Fit(p.out, o, columns)
 }
 
 const stackKey = "stack"

@@ -16,6 +16,7 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // maxHistorySamples is the largest number of different samples of a profile. Further samples are added up, without labels and
@@ -120,7 +121,7 @@ func (h *historyProfile) add(row *store.Row, period time.Duration) {
 func gapReason(s *store.SpanSweep) string {
 	var parts []string
 	if s.Lost > 0 {
-		parts = append(parts, fmt.Sprintf("%d sweeps could not be written", s.Lost))
+		parts = append(parts, units.Count(s.Lost, "sweep")+" could not be written")
 	}
 	if s.Note != "" {
 		parts = append(parts, "the next sweep has the note: "+s.Note)

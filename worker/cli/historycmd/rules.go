@@ -144,12 +144,12 @@ func printRules(out io.Writer, c *rules.Config, format string) error {
 		}
 		return render.JSONEncoder(out).Encode(d)
 	}
-	w := table.Text(out, table.Options{})
+	w := table.Fit(out, table.Options{Width: console.TerminalWidth(out)}, []table.Column{{}, {}, {Least: 20, Wrap: true}})
 	w.Row("rule", "incident", "meaning")
 	for i := range c.Rules {
 		w.Row(c.Rules[i].Name, c.Rules[i].Threshold(), c.Rules[i].About)
 	}
-	if err := w.Flush(); err != nil {
+	if _, err := w.Flush(); err != nil {
 		return err
 	}
 	hook := "none"

@@ -1,7 +1,6 @@
 package historycmd
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
@@ -29,7 +27,9 @@ type spanPrinter struct {
 	out   io.Writer
 	zone  *time.Location
 	clock string // format of the times
-	width int    // characters of a query
+	table table.Options
+	width int      // characters of a query; 0: the table decides
+	left  []string // columns that had no room
 	// lines are the lines to print, complete or not. open has the incomplete ones: of sessions, and of the note (zero key).
 	lines []*spanLine
 	open  map[spanKey]*spanLine
@@ -61,13 +61,14 @@ type spanLine struct {
 	transactions, statements int
 }
 
-// newSpanPrinter returns a printer for a span in the time zone of its begin. width bounds the characters of a query.
-func newSpanPrinter(out io.Writer, since, until time.Time, width int) *spanPrinter {
+// newSpanPrinter returns a printer for a span in the time zone of its begin. width bounds the characters of a query; 0: only the
+// terminal bounds them.
+func newSpanPrinter(out io.Writer, o table.Options, since, until time.Time, width int) *spanPrinter {
 	clock := time.TimeOnly
 	if since.Format(time.DateOnly) != until.In(since.Location()).Format(time.DateOnly) {
 		clock = "01-02 " + time.TimeOnly
 	}
-	return &spanPrinter{out: out, zone: since.Location(), clock: clock, width: width, open: map[spanKey]*spanLine{}}
+	return &spanPrinter{out: out, zone: since.Location(), clock: clock, table: o, width: width, open: map[spanKey]*spanLine{}}
 }
 
 // add adds a sweep. gap is the gap before it; nil: none. only selects the sessions.
@@ -79,7 +80,7 @@ func (p *spanPrinter) add(s *store.SpanSweep, gap *store.Gap, only func(*store.R
 	}
 	note := s.Note
 	if s.Lost > 0 {
-		note = strings.TrimSuffix(fmt.Sprintf("%d sweeps before could not be written; %s", s.Lost, note), "; ")
+		note = strings.TrimSuffix(fmt.Sprintf("%s before could not be written; %s", units.Count(s.Lost, "sweep"), note), "; ")
 	}
 	if note != "" {
 		p.extend(spanKey{note: note}, s).note = note
@@ -148,18 +149,30 @@ func (p *spanPrinter) print() error {
 	slices.SortStableFunc(p.lines, func(a, b *spanLine) int {
 		return cmp.Or(a.from.Compare(b.from), cmp.Compare(a.row.PID, b.row.PID))
 	})
-	rows := make([][]string, 0, len(p.lines)+1)
-	if !p.begun {
-		rows = append(rows, []string{
-			"from", "to", "for", "pid", "process", "session", "state", "wait", "transaction", "blocked by", "phrase", "query",
-		})
-		p.begun = true
-	}
+	o := p.table
+	o.NoHeader = p.begun && o.Width == 0 // on a terminal, further lines may have other columns
+	p.begun = true
+	t := table.Fit(p.out, o, spanColumns())
+	t.Row("from", "to", "for", "pid", "process", "session", "state", "wait", "transaction", "blocked by", "phrase", "query")
 	for _, line := range p.lines {
-		rows = append(rows, p.cells(line))
+		t.Row(p.cells(line)...)
 	}
 	p.lines = nil
-	return printColumns(p.out, rows)
+	left, err := t.Flush()
+	for _, name := range left {
+		if !slices.Contains(p.left, name) {
+			p.left = append(p.left, name)
+		}
+	}
+	return err
+}
+
+// spanColumns says how the columns of a spanPrinter adapt to a terminal. Columns with less use in an incident are left out first.
+func spanColumns() []table.Column {
+	return []table.Column{
+		{}, {Drop: 8}, {}, {}, {Least: 8, Drop: 5}, {Least: 8, Drop: 7}, {Least: 6, Drop: 4}, {Least: 14, Drop: 2}, {Least: 8, Drop: 6},
+		{Least: 12, Drop: 1}, {Least: 16, Drop: 3}, {Least: 18},
+	}
 }
 
 // cells returns the columns of a line. A note is the last column of its line.
@@ -178,7 +191,7 @@ func (p *spanPrinter) cells(l *spanLine) []string {
 		phrase = r.Does()
 	}
 	return append(cells, strconv.Itoa(int(r.PID)), cmp.Or(r.App, r.Type), sessionText(r), r.State, wait, l.transaction(), l.blocked, phrase,
-		table.Cut(query(r), p.width))
+		cmp.Or(cutQuery(query(r), p.width), "-"))
 }
 
 // transaction returns the age of the transaction at the end of the line, or the number of transactions and statements that the
@@ -225,33 +238,12 @@ func (s shares) text(most int) string {
 	return strings.Join(texts[:min(most, len(texts))], ", ")
 }
 
-// printColumns prints rows with aligned columns. The last column of a row has no padding, so that a note in a short row widens no
-// column.
-func printColumns(out io.Writer, rows [][]string) error {
-	const gap = 2
-	var widths []int
-	for _, row := range rows {
-		for i, cell := range row {
-			if row[i] = cmp.Or(table.Cell(cell), "-"); i == len(row)-1 {
-				break
-			}
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
-		}
+// cutQuery returns a query of at most width characters; width 0: the whole query.
+func cutQuery(text string, width int) string {
+	if width == 0 {
+		return text
 	}
-	w := bufio.NewWriter(out)
-	for _, row := range rows {
-		for i, cell := range row {
-			_, _ = w.WriteString(cell) // Flush returns the error
-			if i < len(row)-1 {
-				_, _ = w.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+gap))
-			}
-		}
-		_ = w.WriteByte('\n')
-	}
-	return w.Flush()
+	return table.Cut(text, width)
 }
 
 // sessionText returns user and database of a session as user@database; empty: it has neither.

@@ -19,6 +19,7 @@ import (
 	"pg_stat_backtrace/worker/measure/heap"
 	"pg_stat_backtrace/worker/report/compressed"
 	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // allocationFlags are the flags of memory --allocations.
@@ -194,8 +195,8 @@ func (p *allocationProgress) show(now *allocs.Progress) {
 		return
 	}
 	p.last = now.Elapsed
-	_, _ = fmt.Fprintf(p.out, "\r\x1b[K%.0f of %s, %d calls of the allocator, estimated cost %.1f %%",
-		now.Elapsed.Seconds(), p.duration, now.Counters.Calls(), 100*now.Share())
+	_, _ = fmt.Fprintf(p.out, "\r\x1b[K%.0f of %s, %s of the allocator, estimated cost %.1f %%",
+		now.Elapsed.Seconds(), p.duration, units.Count(now.Counters.Calls(), "call"), 100*now.Share())
 }
 
 func (p *allocationProgress) clear() {

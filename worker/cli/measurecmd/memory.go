@@ -37,6 +37,7 @@ type memoryFlags struct {
 	dataDir string
 	format  string
 	tree    bool
+	wide    bool
 	top     int
 	timeout time.Duration
 
@@ -51,19 +52,22 @@ may change meanwhile. If it does, the tree is read again, up to 20 times. A tree
 that is still not consistent is printed with a warning, and the exit status is 1.
 So is a tree that is too large to be read whole.
 
-The text has the sums by name, the largest first, or with --tree each context
-in the words of PostgreSQL's log, with bytes. Then it has what the process has outside of
-contexts. The JSON has the columns of pg_backend_memory_contexts. The folded
-form, for a flame graph, has the bytes of each context. html is a page with a
-flame graph of the contexts, pprof and speedscope are files for those tools.
+With -D, the table fits the width of a terminal; in a pipe, or with --wide, it has
+all columns. For processes, the text has the sums by name, the largest first, or
+with --tree each context in the words of PostgreSQL's log, with bytes. Then it has
+what the process has outside of contexts. The JSON has the columns of
+pg_backend_memory_contexts. The folded form, for a flame graph, has the bytes of
+each context. html is a page with a flame graph of the contexts, pprof and
+speedscope are files for those tools.
 
 With --allocations the command traces the calls of malloc, calloc, realloc,
-memalign, mmap, munmap and free of one process, PostgreSQL or not. It prints
-which call paths have allocated, and how much is live: allocated since the
-start, and not freed. Frees of older blocks are counted apart. The kernel counts
-each call, which costs the process some microseconds. If the trace costs more
-than --max-overhead, it ends early, prints its figures until then, and exits
-with status 1. It needs x86_64, Linux 6.6, and root or CAP_BPF and CAP_PERFMON.`
+memalign, mmap, munmap and free of one process, PostgreSQL or not. It prints which
+call paths have allocated, and how much is live: allocated since the start, and
+not freed. Frees of older blocks are counted apart. A path has C functions only:
+it counts all lines of PL/pgSQL that lead through the same code. The kernel counts
+each call, which costs the process some microseconds. If the trace costs more than
+--max-overhead, it ends early, prints its figures until then, and exits with
+status 1. It needs x86_64, Linux 6.6, and root or CAP_BPF and CAP_PERFMON.`
 
 // NewMemory returns the command memory.
 func NewMemory() *cobra.Command {
@@ -109,6 +113,7 @@ func NewMemory() *cobra.Command {
 		"the processes of the server with this data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.BoolVar(&f.tree, "tree", false, "with text: each context, instead of the sums by name")
+	fs.BoolVar(&f.wide, "wide", false, "with -D and text: print all columns on a terminal too")
 	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` names with the most bytes; with -D: the `N` processes with the most")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up if a process cannot be read within `TIME`")
 	f.allocations.add(cmd)
@@ -125,7 +130,7 @@ var (
 		"duration", "max-overhead", "sample-type", "debug-dir", "debuginfod", "debuginfod-cache",
 		"debuginfod-max-size", "debuginfod-cache-size", "debuginfod-min-free", "pre", "post",
 	}
-	onlyContexts = []string{"tree", "timeout", "pgdata"}
+	onlyContexts = []string{"tree", "timeout", "pgdata", "wide"}
 )
 
 // checkMode returns an error if a flag has no effect because --allocations is given or missing.
@@ -274,10 +279,12 @@ func (m *processMemory) warnings() (list []string) {
 	c := m.contexts
 	if !c.Consistent {
 		list = append(list, fmt.Sprintf("the memory contexts changed while they were read, %s: "+
-			"the figures are not of one moment (%d contradictions, %d changed pages)", units.Count(c.Attempts, "time"), c.Broken, c.Changed))
+			"the figures are not of one moment (%s, %s)", units.Count(c.Attempts, "time"), units.Count(c.Broken, "contradiction"),
+			units.Count(c.Changed, "changed page")))
 	}
 	if c.Missing > 0 {
-		list = append(list, fmt.Sprintf("contexts below %d of them could not be found, because they changed: the totals are too low", c.Missing))
+		list = append(list, units.Plural(c.Missing,
+			"contexts below %d {context|contexts} could not be found, because {it|they} changed: the totals are too low"))
 	}
 	if c.LeftOut {
 		list = append(list, fmt.Sprintf("there are more than %d memory contexts or %d MB of pages: "+
@@ -285,8 +292,9 @@ func (m *processMemory) warnings() (list []string) {
 			maxMemoryContexts, maxMemoryPages/pagesPerMB))
 	}
 	if n := m.bounded.Deeper(); n > 0 {
-		list = append(list, fmt.Sprintf("%d memory contexts are below level %d: "+
-			"in the tree, their bytes count in their ancestors on that level", n, m.bounded.LastLevel()))
+		list = append(list, fmt.Sprintf("%s below level %d: "+
+			"in the tree, their bytes count in their ancestors on that level", units.Plural(n, "%d {memory context is|memory contexts are}"),
+			m.bounded.LastLevel()))
 	}
 	if c.NoChecks {
 		list = append(list, "the server was built with assertions: the free space of its memory contexts is not known")
@@ -314,10 +322,10 @@ func (f *memoryFlags) print(out *bufio.Writer, m *processMemory) error {
 		return m.profile(out, f.format)
 	}
 	total, free, unknown := m.total()
-	_, _ = fmt.Fprintf(out, "process %d, PostgreSQL %d: %d memory contexts with %s, %s of them free\n",
-		m.pid, m.contexts.Major, len(m.contexts.Contexts), units.Size(total), units.Size(free))
+	_, _ = fmt.Fprintf(out, "process %d, PostgreSQL %d: %s with %s, %s of them free\n",
+		m.pid, m.contexts.Major, units.Count(len(m.contexts.Contexts), "memory context"), units.Size(total), units.Size(free))
 	if unknown > 0 {
-		_, _ = fmt.Fprintf(out, "of %d contexts the figures could not be read\n", unknown)
+		_, _ = fmt.Fprintf(out, "of %s the figures could not be read\n", units.Count(unknown, "context"))
 	}
 	if f.tree {
 		m.tree(out)
@@ -343,7 +351,7 @@ func (m *processMemory) tree(out *bufio.Writer) {
 		_, _ = fmt.Fprintf(out, "%s%s: %s total in %s blocks; %s free (%s chunks); %s used", strings.Repeat("  ", c.Depth),
 			oneLine(c.Name), figure(c.Total), figure(c.Blocks), figure(c.Free), figure(c.FreeChunks), figure(c.Used()))
 		if c.Deeper > 0 {
-			_, _ = fmt.Fprintf(out, ", with %d deeper contexts", c.Deeper)
+			_, _ = fmt.Fprintf(out, ", with %s", units.Count(c.Deeper, "deeper context"))
 		}
 		if c.Ident != "" {
 			_, _ = fmt.Fprintf(out, ": %s", oneLine(c.Ident))
@@ -404,7 +412,8 @@ func (m *processMemory) sums(out *bufio.Writer, top int) {
 		_, _ = fmt.Fprintf(out, "%12s %12s %9d  %s\n", units.Size(s.total), units.Size(s.free), s.contexts, oneLine(name))
 	}
 	if n := len(names) - top; n > 0 {
-		_, _ = fmt.Fprintf(out, "%12s %12s %9d  (%d other names)\n", units.Size(left.total), units.Size(left.free), left.contexts, n)
+		_, _ = fmt.Fprintf(out, "%12s %12s %9d  (%s)\n", units.Size(left.total), units.Size(left.free), left.contexts,
+			units.Count(n, "other name"))
 	}
 }
 
@@ -412,8 +421,8 @@ func (m *processMemory) sums(out *bufio.Writer, top int) {
 func (m *processMemory) printOutside(out *bufio.Writer, total int64) {
 	o := &m.outside
 	private := o.Heap + o.Anonymous
-	_, _ = fmt.Fprintf(out, "heap and anonymous mappings: %s (heap %s, %d anonymous mappings with %s)\n",
-		units.Size(private), units.Size(o.Heap), o.Mappings, units.Size(o.Anonymous))
+	_, _ = fmt.Fprintf(out, "heap and anonymous mappings: %s (heap %s, %s with %s)\n",
+		units.Size(private), units.Size(o.Heap), units.Count(o.Mappings, "anonymous mapping"), units.Size(o.Anonymous))
 	if rest := int64(private) - total; rest >= 0 && m.incomplete() {
 		_, _ = fmt.Fprintf(out, "not in the contexts above: %s of this (contexts that could not be read, and memory outside of contexts)\n",
 			units.Size(rest))

@@ -10,6 +10,7 @@ import (
 	pprof "github.com/google/pprof/profile"
 
 	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Sample types of a profile of memory contexts.
@@ -26,12 +27,12 @@ func (m *processMemory) profile(w io.Writer, format string) error {
 	total, free, unknown := m.total()
 	notes := m.warnings()
 	if unknown > 0 {
-		notes = append(notes, fmt.Sprintf("of %d contexts the figures could not be read", unknown))
+		notes = append(notes, "of "+units.Count(unknown, "context")+" the figures could not be read")
 	}
 	return profilefmt.Write(w, m.contextProfile(), profilefmt.Options{
 		Format: format, Title: title, SampleType: totalBytes, Notes: notes, Noun: "context",
-		Subtitle: fmt.Sprintf("%d contexts with %d bytes, %d of them free; heap and anonymous mappings: %d bytes",
-			len(m.contexts.Contexts), total, free, m.outside.Heap+m.outside.Anonymous),
+		Subtitle: fmt.Sprintf("%s with %d bytes, %d of them free; heap and anonymous mappings: %d bytes",
+			units.Count(len(m.contexts.Contexts), "context"), total, free, m.outside.Heap+m.outside.Anonymous),
 	})
 }
 

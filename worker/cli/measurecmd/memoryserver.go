@@ -102,7 +102,11 @@ func (f *memoryFlags) runServer(ctx context.Context, stdout, stderr io.Writer) e
 	case console.FormatCSV:
 		return memory.csv(stdout)
 	}
-	return memory.text(stdout, f.top)
+	width := 0
+	if !f.wide {
+		width = console.TerminalWidth(stdout)
+	}
+	return memory.text(stdout, f.top, width)
 }
 
 // memoryOf reads the kernel's figures about the memory of each process, and sorts the processes by them.
@@ -174,11 +178,20 @@ func (f *memoryFlags) addContexts(ctx context.Context, capturer *capture.Capture
 	return nil
 }
 
-// queryWidth is the largest number of characters of a query in the text.
+// queryWidth is the largest number of characters of a query in the text that is not for a terminal.
 const queryWidth = 60
 
-// text prints the processes with the most memory, at most as many as the parameter top.
-func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
+// memoryColumns says how the columns of the text adapt to a terminal. Columns with less use are left out first.
+func memoryColumns() []table.Column {
+	return []table.Column{
+		{}, {Drop: 20}, {Least: 8, Drop: 6}, {Least: 8, Drop: 5}, {Least: 8, Drop: 4}, {Least: 12, Drop: 3}, {}, {Drop: 7},
+		{Drop: 1}, {Least: 18, Drop: 2}, {Least: 16},
+	}
+}
+
+// text prints the processes with the most memory, at most as many as the parameter top, for a terminal with width columns; 0: for
+// no terminal.
+func (m *ServerMemoryDocument) text(out io.Writer, top, width int) error {
 	buffered := bufio.NewWriter(out)
 	var anonymous, swapped uint64
 	for i := range m.Processes {
@@ -187,20 +200,13 @@ func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 	_, _ = fmt.Fprintf(buffered, "%s: %s with %s of memory, and %s in swap space, at %s; shared memory does not count\n",
 		render.VisibleLine(m.Cluster), units.Count(len(m.Processes), "process"), units.Size(anonymous), units.Size(swapped),
 		m.Time.Format(time.RFC3339))
-	w := table.Text(buffered, table.Options{Empty: "-"})
+	w := table.Fit(buffered, table.Options{Empty: "-", Width: width}, memoryColumns())
 	w.Row("pid", "backend_type", "database", "user", "application", "state", "memory", "swapped", "in_contexts", "largest contexts", "query")
 	for i := range m.Processes[:min(top, len(m.Processes))] {
-		p := &m.Processes[i]
-		contexts := "-"
-		if p.ContextsBytes != nil {
-			contexts = units.Size(max(0, *p.ContextsBytes))
-		}
-		w.Row(
-			strconv.Itoa(p.PID), p.Type, p.Database, p.User, p.Application, p.State, units.Size(p.AnonymousBytes),
-			units.Size(p.SwappedBytes), contexts, largestText(p), table.Cut(p.Query, queryWidth),
-		)
+		w.Row(m.Processes[i].cells(width > 0, swapped > 0)...)
 	}
-	_ = w.Flush()
+	left, _ := w.Flush()
+	_ = table.NoRoom(buffered, left)
 	if n := len(m.Processes) - top; n > 0 {
 		_, _ = fmt.Fprintf(buffered, "%s: print more with --top\n", units.Count(n, "other process"))
 	}
@@ -208,6 +214,28 @@ func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 		_, _ = fmt.Fprintf(buffered, "the memory of %s could not be read\n", units.Count(m.Unreadable, "process"))
 	}
 	return buffered.Flush()
+}
+
+// cells returns the columns of the text. On a terminal, the column of the state has the type of a process that is no client backend,
+// and the column of swap space is empty if no process is swapped.
+func (p *memoryOfProcess) cells(terminal, swapped bool) []string {
+	contexts, kind, status, query, swap := "", p.Type, p.State, table.Cut(p.Query, queryWidth), units.Size(p.SwappedBytes)
+	if p.ContextsBytes != nil {
+		contexts = units.Size(max(0, *p.ContextsBytes))
+	}
+	if terminal {
+		kind, query = "", p.Query
+		if p.Type != state.ClientBackend && (p.State == "" || p.State == "active") {
+			status = p.Type
+		}
+		if !swapped {
+			swap = ""
+		}
+	}
+	return []string{
+		strconv.Itoa(p.PID), kind, p.Database, p.User, p.Application, status, units.Size(p.AnonymousBytes), swap, contexts,
+		largestText(p), query,
+	}
 }
 
 // csv prints all processes, with sizes in bytes.

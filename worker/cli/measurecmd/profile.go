@@ -24,6 +24,7 @@ import (
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // profileFlags are the flags of the command profile.
@@ -333,7 +334,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		Cluster: &server, Processes: chosen, Mode: mode, Rate: f.rate, Duration: f.duration, Filter: filter,
 		MaxFrames: f.maxFrames, Capturer: capturer, Texts: true, Progress: func(took time.Duration, samples int) {
 			if shown {
-				_, _ = fmt.Fprintf(stderr, "\r\x1b[K%.0f of %s, %d stacks", took.Seconds(), f.duration, samples)
+				_, _ = fmt.Fprintf(stderr, "\r\x1b[K%.0f of %s, %s", took.Seconds(), f.duration, units.Count(samples, "stack"))
 			}
 		},
 	})

@@ -23,6 +23,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // traceFlags are the flags of the command trace.
@@ -294,8 +295,8 @@ func (f *traceFlags) announce(t *functrace.Tracer, cost probe.Cost, stderr io.Wr
 		}
 	}
 	if n := t.Others(); n > 0 {
-		console.Tellf(stderr, "%d processes of other servers run the same program: each call will cost them as much; a note "+
-			"at the end counts these calls", n)
+		console.Tellf(stderr, "%s: each call will cost as much; a note at the end counts these calls",
+			units.Plural(n, "%d {process of another server runs|processes of other servers run} the same program"))
 	}
 }
 

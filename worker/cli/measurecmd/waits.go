@@ -32,6 +32,7 @@ type waitsFlags struct {
 	stacks   string
 	top      int
 	idle     bool
+	wide     bool
 	types    []string
 	events   []string
 	waitsFilter
@@ -102,6 +103,7 @@ func NewWaits() *cobra.Command {
 	fs.IntVar(&f.trace, "trace", 0, "record every wait of process `PID`, and print them by query")
 	fs.StringVar(&f.stacks, "stacks", "", "print the stacks of `WAITS`: 1/N for one in N, or >10ms for the long ones")
 	fs.IntVarP(&f.top, "top", "n", 20, "with --stacks and text: the `N` stacks and functions with the most time")
+	fs.BoolVar(&f.wide, "wide", false, "with text: print all columns on a terminal too")
 	fs.BoolVar(&f.idle, "idle", false, "count idle waits (Activity, ClientRead) in the shares of the text")
 	fs.StringSliceVar(&f.types, "type", nil, "print only waits of this `TYPE`, such as IO")
 	fs.StringSliceVar(&f.events, "event", nil, "print only waits for this `EVENT`, such as WALSync")
@@ -257,7 +259,11 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 		}
 		return report.CSV(stdout)
 	}
-	return report.Text(stdout, !unicodeTerminal())
+	width := 0
+	if !f.wide {
+		width = console.TerminalWidth(stdout)
+	}
+	return report.Text(stdout, !unicodeTerminal(), width)
 }
 
 // measure times wait events until the end of the duration or of ctx. If the server restarts meanwhile, for example after a crash,

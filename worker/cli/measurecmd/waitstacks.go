@@ -109,10 +109,10 @@ func (f *waitsFlags) printStacks(
 			"  Take the stacks of fewer waits with --stacks 1/N, or of longer ones.", took.Round(time.Millisecond), maxStackRate)
 	}
 	if n := snapshot.Lost.Stacks; n > 0 {
-		notes = append(notes, fmt.Sprintf("%d stacks were not copied: there was no room, or they were not readable", n))
+		notes = append(notes, units.Plural(n, "%d {stack was|stacks were} not copied: there was no room, or {it was|they were} not readable"))
 	}
 	if collected.Unnamed > 0 {
-		notes = append(notes, fmt.Sprintf("%d stacks are of processes that had ended", collected.Unnamed))
+		notes = append(notes, units.Plural(collected.Unnamed, "%d {stack is of a process|stacks are of processes} that had ended"))
 	}
 	if note := backtrace.GeneratedNote(collected.Generated, collected.Count); note != "" {
 		notes = append(notes, note)
@@ -140,7 +140,7 @@ func whichWaits(o waits.Options) string {
 	case n == 1:
 		return "of all waits"
 	case n > 1:
-		return fmt.Sprintf("of one in %d waits, each counted %d times", n, n)
+		return fmt.Sprintf("of one in %d waits, each counted %s", n, units.Count(n, "time"))
 	}
 	return fmt.Sprintf("of waits of at least %s", o.Stacks.Longer)
 }

@@ -217,7 +217,7 @@ func (r *SessionReport) Text(w io.Writer) error {
 		fmt.Fprintf(&b, "Goes on: %s:%s, for %s of this time.\n", w.Type, w.Name, units.Duration(w.Total))
 	}
 	if r.lost > 0 {
-		fmt.Fprintf(&b, "Missing: %d records that came faster than they could be read.\n", r.lost)
+		b.WriteString(units.Plural(r.lost, "Missing: %d {record|records} that came faster than {it|they} could be read.\n"))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -228,7 +228,7 @@ func (q *sessionQuery) title(b *strings.Builder, name string) {
 	if q.id == 0 && q.executions == 0 {
 		b.WriteString(strings.TrimSuffix(name, " ") + "\n")
 	} else {
-		fmt.Fprintf(b, "%s%d executions ended", name, q.executions)
+		b.WriteString(name + units.Count(q.executions, "execution") + " ended")
 		if q.executions > 0 {
 			fmt.Fprintf(b, ", %s elapsed, %s on average, %s at most", units.Duration(q.elapsed),
 				units.Duration(q.elapsed/time.Duration(q.executions)), units.Duration(q.longest))
@@ -237,12 +237,12 @@ func (q *sessionQuery) title(b *strings.Builder, name string) {
 	}
 	add := func(n int, format string) {
 		if n > 0 {
-			fmt.Fprintf(b, "    Not in SHARE: "+format+"\n", n)
+			b.WriteString("    Not in SHARE: " + units.Plural(n, format) + "\n")
 		}
 	}
-	add(q.unended, "%d executions, or parts of them, whose end was not seen")
-	add(q.unbegun, "%d executions whose start was not seen")
-	add(q.together, "%d executions in one message of the client with other queries")
+	add(q.unended, "%d {execution, or a part of it,|executions, or parts of them,} whose end was not seen")
+	add(q.unbegun, "%d {execution|executions} whose start was not seen")
+	add(q.together, "%d {execution|executions} in one message of the client with other queries")
 }
 
 // SetLost sets the number of missing records, which Text prints.
@@ -263,16 +263,20 @@ func (r *SessionReport) events(b *strings.Builder, q *sessionQuery) {
 		counted = func(e *sessionEvent) time.Duration { return e.Total }
 		total = q.waited + max(0, q.elapsed-q.waitedInCounted)
 	}
+	names := len("(no wait seen)")
+	for i := range rows {
+		names = max(names, len(rows[i].Type)+1+len(rows[i].Name))
+	}
 	line := func(name, calls string, d, share time.Duration, average, longest string) {
 		percent := ""
 		if total > 0 {
 			percent = fmt.Sprintf("%.1f %%", 100*float64(share)/float64(total))
 		}
-		text := fmt.Sprintf("    %-36s %9s %9s %7s %9s %9s", name, calls, units.Duration(d), percent, average, longest)
+		text := fmt.Sprintf("    %-*s %9s %9s %7s %9s %9s", names, name, calls, units.Duration(d), percent, average, longest)
 		b.WriteString(strings.TrimRight(text, " ") + "\n")
 	}
 	if len(rows) > 0 || q.elapsed > 0 {
-		fmt.Fprintf(b, "    %-36s %9s %9s %7s %9s %9s\n", "EVENT", "CALLS", "TOTAL", "SHARE", "AVERAGE", "MAXIMUM")
+		fmt.Fprintf(b, "    %-*s %9s %9s %7s %9s %9s\n", names, "EVENT", "CALLS", "TOTAL", "SHARE", "AVERAGE", "MAXIMUM")
 	}
 	for i := range rows {
 		e := &rows[i]

@@ -10,6 +10,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
 	"pg_stat_backtrace/worker/report/units"
 )
 
@@ -45,15 +46,16 @@ func sees(info waits.Info) string {
 	return ""
 }
 
-// Text prints the report as a table. It draws histograms with block characters, or with ASCII characters if ascii is set.
-func (r *Report) Text(w io.Writer, ascii bool) error {
+// Text prints the report as a table. It draws histograms with block characters, or with ASCII characters if ascii is set. width is
+// the number of columns of the terminal: columns of the table without room are left out, the histogram first. 0: there is no limit.
+func (r *Report) Text(w io.Writer, ascii bool, width int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Method %s (%s), %.1f s. %s\n", r.Info.Method, r.Info.Mechanism, r.Took.Seconds(), Sees(r.Info))
 	for _, reason := range r.Info.Reasons {
 		fmt.Fprintf(&b, "Not used: %s\n", reason)
 	}
 	for _, q := range r.Queries {
-		fmt.Fprintf(&b, "Query %d: %d executions ended, %s elapsed\n", q.ID, q.Executions, units.Duration(q.Elapsed))
+		fmt.Fprintf(&b, "Query %d: %s ended, %s elapsed\n", q.ID, units.Count(q.Executions, "execution"), units.Duration(q.Elapsed))
 		if q.Text != "" {
 			b.WriteString("    " + render.OneLine(q.Text) + "\n")
 		}
@@ -67,7 +69,9 @@ func (r *Report) Text(w io.Writer, ascii bool) error {
 		b.WriteString("No process waited.\n")
 	default:
 		b.WriteByte('\n')
-		r.table(&b, ascii)
+		if err := table.NoRoom(&b, r.table(&b, ascii, width)); err != nil {
+			return err
+		}
 	}
 	for _, line := range r.Missing() {
 		b.WriteString(line + "\n")
@@ -76,7 +80,8 @@ func (r *Report) Text(w io.Writer, ascii bool) error {
 	return err
 }
 
-func (r *Report) table(b *strings.Builder, ascii bool) {
+// table prints the rows. It returns the headings of the columns that had no room.
+func (r *Report) table(b *strings.Builder, ascii bool, width int) (left []string) {
 	from, to := r.span()
 	var total time.Duration
 	types, names := len("TYPE"), len("EVENT")
@@ -87,20 +92,34 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 		}
 		types, names = max(types, len(row.Type)), max(names, len(row.Name))
 	}
-	line := func(class, name, calls, total, share, average, longest, histogram string) {
-		text := fmt.Sprintf("%-*s  %-*s %9s %9s %7s %9s %9s  %s", types, class, names, name, calls, total, share,
-			average, longest, histogram)
-		b.WriteString(strings.TrimRight(text, " ") + "\n")
-	}
-	histogram, maximum := "", "MAXIMUM"
+	const figures = 5 // columns after the names of the event
+	formats := [figures]string{" %9s", " %9s", " %7s", " %9s", " %9s"}
+	heads := [figures + 1]string{"CALLS", "TOTAL", "SHARE", "AVERAGE", "MAXIMUM"}
 	if r.Queries != nil {
-		maximum = ""
+		heads[figures-1] = ""
 	} else if r.Info.Counts {
 		low, _ := waits.BucketLimits(from)
 		_, high := waits.BucketLimits(to)
-		histogram = fmt.Sprintf("HISTOGRAM, %s to %s", units.Duration(low), units.Duration(high))
+		heads[figures] = fmt.Sprintf("HISTOGRAM, %s to %s", units.Duration(low), units.Duration(high))
 	}
-	line("TYPE", "EVENT", "CALLS", "TOTAL", "SHARE", "AVERAGE", maximum, histogram)
+	shown := r.fitting(width, types+2+names, heads[figures], to-from+1)
+	for i := shown; i < len(heads); i++ {
+		if name, _, _ := strings.Cut(heads[i], ","); name != "" {
+			left = append(left, name)
+		}
+	}
+	line := func(class, name string, cells ...string) {
+		text := fmt.Sprintf("%-*s  %-*s", types, class, names, name)
+		for i, cell := range cells[:min(shown, len(cells))] {
+			if i < figures {
+				text += fmt.Sprintf(formats[i], cell)
+			} else {
+				text += "  " + cell
+			}
+		}
+		b.WriteString(strings.TrimRight(text, " ") + "\n")
+	}
+	line("TYPE", "EVENT", heads[:]...)
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		share := fmt.Sprintf("%.1f %%", 100*float64(row.Total)/float64(max(total, 1)))
@@ -108,17 +127,36 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 			share = "idle"
 		}
 		if !r.Info.Counts || row.Calls == 0 {
-			line(row.Type, row.Name, "", units.Duration(row.Total), share, "", "", "")
+			line(row.Type, row.Name, "", units.Duration(row.Total), share)
 			continue
 		}
-		average := row.Total / time.Duration(row.Calls)
-		if r.Queries != nil {
-			line(row.Type, row.Name, strconv.FormatUint(row.Calls, 10), units.Duration(row.Total), share, units.Duration(average), "", "")
-			continue
+		cells := []string{strconv.FormatUint(row.Calls, 10), units.Duration(row.Total), share, units.Duration(row.Total / time.Duration(row.Calls))}
+		if r.Queries == nil {
+			cells = append(cells, units.Duration(row.Longest), bars(row.Buckets[from:to+1], ascii))
 		}
-		line(row.Type, row.Name, strconv.FormatUint(row.Calls, 10), units.Duration(row.Total), share, units.Duration(average),
-			units.Duration(row.Longest), bars(row.Buckets[from:to+1], ascii))
+		line(row.Type, row.Name, cells...)
 	}
+	return left
+}
+
+// fitting returns how many of the columns of figures, of which the histogram is the last, a terminal with width columns has room for.
+// names is the width of the columns before them, and buckets the number of characters of a histogram.
+func (r *Report) fitting(width, names int, histogram string, buckets int) int {
+	widths := []int{10, 10, 8, 10, 10, 2 + max(len(histogram), buckets)}
+	if r.Queries != nil {
+		widths = widths[:4]
+	} else if histogram == "" {
+		widths[5] = 0
+	}
+	const least = 3 // calls, total time and share
+	shown, all := 0, names
+	for _, w := range widths {
+		if all += w; width > 0 && all > width && shown >= least {
+			return shown
+		}
+		shown++
+	}
+	return len(widths)
 }
 
 // listed returns the names with commas between them, at most 10.
@@ -171,24 +209,24 @@ func (r *Report) Missing() (lines []string) {
 	}
 	add := func(n uint64, format string) {
 		if n > 0 {
-			lines = append(lines, fmt.Sprintf(format, n))
+			lines = append(lines, units.Plural(n, format))
 		}
 	}
 	if r.Queries != nil {
-		add(r.Lost.Queries, "Missing: %d waits of queries for which there was no room.")
+		add(r.Lost.Queries, "Missing: %d {wait|waits} of queries for which there was no room.")
 	}
-	add(uint64(r.Unknown), "Missing: the waits of %d processes whose user and database were not seen.")
+	add(uint64(r.Unknown), "Missing: the waits of %d {process|processes} whose user and database were not seen.")
 	if r.UnknownEnded {
 		lines = append(lines, "Missing: the waits of processes that ended before their user and database were seen.")
 	}
 	if len(r.Others) > 0 {
 		lines = append(lines, "Not selected: the waits for "+listed(r.Others)+".")
 	}
-	add(r.Lost.Overflow, "Missing: %d waits of processes that waited for more than 64 events each.")
-	add(r.Lost.Processes, "Missing: the figures of %d processes that ended faster than they could be read.")
-	add(r.Lost.Missed, "Missing: %d system calls or switches at which the kernel could not run a program.")
-	add(r.Lost.Outside, "Not counted: %d waits of processes that were just starting or ending.")
-	add(uint64(len(r.Info.Unreachable)), "Missing: the waits in which %d processes were at the start. "+
+	add(r.Lost.Overflow, "Missing: %d {wait|waits} of processes that waited for more than 64 events each.")
+	add(r.Lost.Processes, "Missing: the figures of %d {process|processes} that ended faster than {it|they} could be read.")
+	add(r.Lost.Missed, "Missing: %d system {call or switch|calls or switches} at which the kernel could not run a program.")
+	add(r.Lost.Outside, "Not counted: %d {wait|waits} of processes that were just starting or ending.")
+	add(uint64(len(r.Info.Unreachable)), "Missing: the waits in which %d {process was|processes were} at the start. "+
 		"The kernel did not return from reading their memory.")
 	for i := range r.Rows {
 		if !r.Rows[i].Known {

@@ -61,7 +61,7 @@ func TestText(t *testing.T) {
 	}
 	report := s.NewReport(info, sample(t, s), func(int) string { return "title" }, nil)
 	var b bytes.Buffer
-	if err := report.Text(&b, true); err != nil {
+	if err := report.Text(&b, true, 0); err != nil {
 		t.Fatal(err)
 	}
 	want := `Method exact (tracepoints), 10.0 s. ` + Sees(info) + `
@@ -73,8 +73,8 @@ Timeout  PgSleep            6     60 ms 100.0 %     10 ms     12 ms             
 LWLock   #65535             2      5 us   0.0 %   2.50 us      3 us  @
 SHARE leaves out idle waits: the type Activity, and ClientRead.
 Missing: 4 waits of processes that waited for more than 64 events each.
-Missing: the figures of 1 processes that ended faster than they could be read.
-Missing: the waits in which 1 processes were at the start. The kernel did not return from reading their memory.
+Missing: the figures of 1 process that ended faster than it could be read.
+Missing: the waits in which 1 process was at the start. The kernel did not return from reading their memory.
 Events with a number in place of a name are unknown to this release, or an extension's.
 `
 	if b.String() != want {
@@ -87,7 +87,7 @@ func TestSelect(t *testing.T) {
 	s := named(t)
 	text := func(r *Report) string {
 		var b bytes.Buffer
-		if err := r.Text(&b, true); err != nil {
+		if err := r.Text(&b, true, 0); err != nil {
 			t.Fatal(err)
 		}
 		return b.String()
@@ -158,12 +158,12 @@ func TestSessionReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Query -1: 1 executions ended, 50 ms elapsed, 50 ms on average, 50 ms at most\n    SELECT 1?\n", "Query 5: 1 executions ended, 3 ms elapsed",
-		"Not in SHARE: 1 executions, or parts of them, whose end was not seen",
-		"Timeout PgSleep                              2     42 ms  66.7 %     21 ms     40 ms",
-		"(no wait seen)                                      1 ms  33.3 %",
-		"(no wait seen)                                     50 ms 100.0 %",
-		"Client ClientRead                            1       1 s", "Missing: 2 records",
+		"Query -1: 1 execution ended, 50 ms elapsed, 50 ms on average, 50 ms at most\n    SELECT 1?\n", "Query 5: 1 execution ended, 3 ms elapsed",
+		"Not in SHARE: 1 execution, or a part of it, whose end was not seen",
+		"Timeout PgSleep         2     42 ms  66.7 %     21 ms     40 ms",
+		"(no wait seen)                 1 ms  33.3 %",
+		"(no wait seen)               50 ms 100.0 %",
+		"Client ClientRead         1       1 s", "Missing: 2 records",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
@@ -193,15 +193,15 @@ func TestSharesOfCountedExecutions(t *testing.T) {
 		"begun before the trace": {
 			[]waits.Record{wait(sleep, 5, 30), end(5, 100), start(5), wait(sleep, 5, 3), end(5, 4)},
 			[]string{
-				"Query 5: 1 executions ended, 4 ms elapsed", "Not in SHARE: 1 executions whose start was not seen",
-				"2     33 ms  75.0 %", "(no wait seen)                                      1 ms  25.0 %",
+				"Query 5: 1 execution ended, 4 ms elapsed", "Not in SHARE: 1 execution whose start was not seen",
+				"2     33 ms  75.0 %", "(no wait seen)                 1 ms  25.0 %",
 			},
 		},
 		"wait before the query id is known": {
 			[]waits.Record{start(0), wait(io, 0, 1), wait(sleep, 5, 2), end(5, 4), wait(read, 0, 9)},
 			[]string{
-				"IO WalSync                                   1      1 ms  25.0 %",
-				"ClientRead                            1      9 ms 100.0 %",
+				"IO WalSync              1      1 ms  25.0 %",
+				"ClientRead         1      9 ms 100.0 %",
 			},
 		},
 		"two queries in one message": {
@@ -209,21 +209,21 @@ func TestSharesOfCountedExecutions(t *testing.T) {
 				start(5), wait(sleep, 5, 1), wait(sleep, 6, 2), end(6, 4), start(6), wait(sleep, 6, 5), end(6, 10),
 			},
 			[]string{
-				"Query 6: 1 executions ended, 10 ms elapsed", "2      7 ms  50.0 %", "Query 5: 0 executions ended\n" +
-					"    Not in SHARE: 1 executions in one message", "1      1 ms              1 ms",
+				"Query 6: 1 execution ended, 10 ms elapsed", "2      7 ms  50.0 %", "Query 5: 0 executions ended\n" +
+					"    Not in SHARE: 1 execution in one message", "1      1 ms              1 ms",
 			},
 		},
 		"runs at the end of the trace": {
 			[]waits.Record{start(0), wait(io, 0, 1), wait(sleep, 5, 2)},
 			[]string{
-				"Query 5: 0 executions ended\n    Not in SHARE: 1 executions, or",
-				"IO WalSync                                   1",
+				"Query 5: 0 executions ended\n    Not in SHARE: 1 execution, or",
+				"IO WalSync              1",
 			},
 		},
 		"without query ids": {
 			[]waits.Record{start(0), wait(io, 0, 1), end(0, 4), wait(read, 0, 4)},
 			[]string{
-				"Outside of queries, or without a query id: 1 executions ended", "1      1 ms  12.5 %", "1      4 ms  50.0 %",
+				"Outside of queries, or without a query id: 1 execution ended", "1      1 ms  12.5 %", "1      4 ms  50.0 %",
 				"3 ms  37.5 %",
 			},
 		},
@@ -268,11 +268,11 @@ func TestQueryReport(t *testing.T) {
 	info := waits.Info{Method: waits.Exact, Mechanism: "fentry", Counts: true, Queries: true}
 	report := s.NewQueryReport(info, snapshot, figures, []int64{-3, 5, 9}, map[int64]string{5: "SELECT\n5"})
 	var b bytes.Buffer
-	if err := report.Text(&b, true); err != nil {
+	if err := report.Text(&b, true, 0); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Query -3: 1 executions ended, 1 s elapsed\nQuery 5: 2 executions ended, 40 ms elapsed\n    SELECT 5\nQuery 9: 0 ",
+		"Query -3: 1 execution ended, 1 s elapsed\nQuery 5: 2 executions ended, 40 ms elapsed\n    SELECT 5\nQuery 9: 0 ",
 		"TYPE     EVENT            CALLS     TOTAL   SHARE   AVERAGE\n",
 		"Timeout  PgSleep              5     30 ms  75.0 %      6 ms\n", "IO       DataFileRead         3     10 ms  25.0 %   3.33 ms\n",
 		"Missing: 8 waits of queries",

@@ -64,7 +64,7 @@ func TestManyTranches(t *testing.T) {
 			}
 			var text strings.Builder
 			report := w.NewReport(w.provider.Info(), s, func(int) string { return "" }, nil)
-			if err := report.Text(&text, true); err != nil {
+			if err := report.Text(&text, true, 0); err != nil {
 				t.Fatal(err)
 			}
 			want := fmt.Sprintf("Missing: %d waits of processes that waited for more than 64 events", overflow)

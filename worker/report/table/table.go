@@ -26,6 +26,10 @@ type Options struct {
 	Indent string
 	// Empty is written in place of an empty cell, except in the last column.
 	Empty string
+	// Width is the number of columns of the terminal, for Fit; 0: the table may be as wide as its texts.
+	Width int
+	// NoHeader leaves out the first row, for Fit.
+	NoHeader bool
 }
 
 // Text returns a writer of a table with aligned columns. Flush prints the rows.

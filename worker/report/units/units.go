@@ -73,6 +73,26 @@ func Count[N int | int64 | uint64](n N, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
+// Plural returns a text with a number. In the text, "%d" is the number, and of each "{one|many}" the first part is used if the number
+// is 1, otherwise the second: Plural(1, "%d {stack lacks|stacks lack} frames") is "1 stack lacks frames".
+func Plural[N int | int64 | uint64](n N, text string) string {
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "{")
+		b.WriteString(strings.ReplaceAll(before, "%d", strconv.FormatInt(int64(n), 10)))
+		one, rest, bar := strings.Cut(rest, "|")
+		many, rest, end := strings.Cut(rest, "}")
+		if !found || !bar || !end {
+			return b.String()
+		}
+		if n == 1 {
+			many = one
+		}
+		b.WriteString(many)
+		text = rest
+	}
+}
+
 // Age returns a time that has passed as text: "350 ms", "4.5 s", "40 s", "3 min 20 s", "5 h 10 min", "2 d 3 h". Negative: "0 ms".
 func Age(d time.Duration) string {
 	d = max(0, d)

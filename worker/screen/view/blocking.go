@@ -209,7 +209,7 @@ func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 			text += fmt.Sprintf(" (+%s)", plural(float64(n.MoreBlockers), "blocker"))
 		}
 		if len(n.Waits) > 1 {
-			text += fmt.Sprintf(" (+%d waits)", len(n.Waits)-1)
+			text += " (+" + units.Count(len(n.Waits)-1, "wait") + ")"
 		}
 		if w.Unknown != "" {
 			text += " (" + w.Unknown + ")"

@@ -495,7 +495,7 @@ func (r *rows) draw(c *canvas, y, end int) {
 		line.draw(y+i-first, line.key != "" && line.key == selected)
 	}
 	if rest := len(r.lines) - first - height; rest > 0 {
-		c.Right(c.Width-1, end-1, Style{Dim: true}, fmt.Sprintf(" ↓ %d more lines", rest+1))
+		c.Right(c.Width-1, end-1, Style{Dim: true}, " ↓ "+units.Count(rest+1, "more line"))
 	}
 }
 

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -535,27 +536,37 @@ func (c *canvas) sessionRows(r *rows) {
 		r.add("", func(y int, _ bool) { c.failed(y, c.Width, "sessions") })
 		return
 	}
+	heads := []string{"sessions", "application", "for", "wait or state", "phrase, statement"}
+	columns := []int{3, 10, 24, 35, 54}
 	wide := c.Width >= wideFrom
-	columns, text := []int{3, 10, 24, 35}, 19
 	if wide {
-		columns, text = []int{3, 11, 29, 53, 66}, 23
+		heads = slices.Insert(heads, 2, "user@database")
+		columns = []int{3, 11, 29, 53, 66, 89}
 	}
 	memory := c.Width >= memoryFrom && slices.ContainsFunc(list.Sessions, func(s source.SessionLine) bool { return s.PrivateBytes > 0 })
 	if memory {
-		columns = []int{3, 11, 29, 53, 65, 75}
+		heads = slices.Insert(heads, 4, "memory")
+		columns = []int{3, 11, 29, 53, 65, 75, 98}
 	}
-	r.add("", func(y int, _ bool) {
-		heads := []string{"sessions", "application", "for", "wait or state"}
+	cells := func(s *source.SessionLine) []string {
+		list := []string{strconv.Itoa(s.ServerPID), cmp.Or(s.Application, s.Type), age(list.Time, s), waitOf(s)}
 		if wide {
-			heads = []string{"sessions", "application", "user@database", "for", "wait or state"}
+			list = slices.Insert(list, 2, userAt(s))
 		}
 		if memory {
-			heads = slices.Insert(heads, 4, "memory")
+			list = slices.Insert(list, 4, memoryOf(s))
 		}
+		return list
+	}
+	c.fitSessions(columns, list.Sessions, cells)
+	r.add("", func(y int, _ bool) {
 		for i, h := range heads {
-			c.Text(columns[i]-2*boolInt(i == 0), y, c.Width, heading(i == 0), h)
+			limit := c.Width
+			if i+1 < len(columns) {
+				limit = columns[i+1] - 1
+			}
+			c.Text(columns[i]-2*boolInt(i == 0), y, limit, heading(i == 0), h)
 		}
-		c.Text(columns[len(columns)-1]+text, y, c.Width, dim, "phrase, statement")
 	})
 	for i := range list.Sessions {
 		s := &list.Sessions[i]
@@ -565,40 +576,16 @@ func (c *canvas) sessionRows(r *rows) {
 				style = dim
 			}
 			style = c.pick(y, selected, style)
-			k := 0
-			next := func() (int, int) {
-				k++
-				limit := c.Width - 1
-				if k < len(columns) {
-					limit = columns[k] - 1
+			row := cells(s)
+			for i, text := range row {
+				cs := style
+				if i == len(row)-1 && s.Class != "" && !selected {
+					ink, _ := inkOf(s.Class)
+					cs = Style{Fg: ink}
 				}
-				return columns[k-1], limit
+				c.Text(columns[i], y, columns[i+1]-1, cs, text)
 			}
-			cell := func(text string) {
-				x, limit := next()
-				c.Text(x, y, limit, style, text)
-			}
-			cell(strconv.Itoa(s.ServerPID))
-			name := s.Application
-			if name == "" {
-				name = s.Type
-			}
-			cell(name)
-			if wide {
-				cell(userAt(s))
-			}
-			cell(age(list.Time, s))
-			if memory {
-				cell(memoryOf(s))
-			}
-			x, _ := next()
-			wait, ws := waitOf(s), style
-			if s.Class != "" && !selected {
-				ink, _ := inkOf(s.Class)
-				ws = Style{Fg: ink}
-			}
-			c.Text(x, y, x+text-1, ws, wait)
-			x += text
+			x := columns[len(row)]
 			if s.Own {
 				x = c.Text(x, y, c.Width-1, style, "(of pg_stat_backtrace, by its name)") + 2
 			}
@@ -615,10 +602,51 @@ func (c *canvas) sessionRows(r *rows) {
 		})
 	}
 	if list.More > 0 {
-		r.add("", func(y int, _ bool) { c.Text(3, y, c.Width, dim, fmt.Sprintf("and %d more sessions", list.More)) })
+		r.add("", func(y int, _ bool) { c.Text(3, y, c.Width, dim, "and "+units.Count(list.More, "more session")) })
 	}
 	if len(list.Sessions) == 0 {
 		r.add("", func(y int, _ bool) { c.Text(3, y, c.Width, dim, "no session") })
+	}
+}
+
+// fitSessions moves the columns of the list of sessions, so that times, memory and waits are whole. For that, first the user and
+// then the application get less room, but they get more if the phrases need none. columns has the first cell of each column and of
+// the phrase.
+func (c *canvas) fitSessions(columns []int, sessions []source.SessionLine, cells func(*source.SessionLine) []string) {
+	const least, phrase, application = 9, 20, 1 // cells of a name with its gap, and of a phrase; the column of the application
+	n := len(columns) - 1
+	widths, natural := make([]int, n), make([]int, n)
+	for k := range n {
+		widths[k] = columns[k+1] - columns[k]
+	}
+	for i := range sessions {
+		for k, text := range cells(&sessions[i]) {
+			natural[k] = max(natural[k], Width(text)+1)
+		}
+	}
+	names := 1 // or 2: application and user
+	if n > 4 { //nolint:mnd // process, application, user, time, wait
+		names = 2
+	}
+	rest := c.Width - 1 - columns[0]
+	for k := range widths {
+		if k > names {
+			widths[k] = max(widths[k], natural[k])
+		}
+		rest -= widths[k]
+	}
+	for k := names; k >= application; k-- {
+		if less := min(phrase-rest, widths[k]-min(least, natural[k])); less > 0 {
+			widths[k], rest = widths[k]-less, rest+less
+		}
+	}
+	for k := application; k <= names; k++ {
+		if more := min(rest-phrase, natural[k]-widths[k]); more > 0 {
+			widths[k], rest = widths[k]+more, rest-more
+		}
+	}
+	for k := range widths {
+		columns[k+1] = columns[k] + widths[k]
 	}
 }
 

@@ -465,7 +465,7 @@ func serverPanel(x *Server, width int) (lines []serverText) {
 		const most = 4
 		for i := range x.Findings.Findings {
 			if i == most {
-				add(dim, fmt.Sprintf("and %d more findings", len(x.Findings.Findings)-most), 1)
+				add(dim, "and "+units.Count(len(x.Findings.Findings)-most, "more finding"), 1)
 				break
 			}
 			f := &x.Findings.Findings[i]

@@ -316,7 +316,7 @@ func (c *canvas) panel(panel, x, y, limit, end int) {
 	}
 	for i := first; i < len(lines) && y < end; i++ {
 		if y == end-1 && i < len(lines)-1 {
-			c.Text(x, y, limit, dim, fmt.Sprintf("↓ %d more lines", len(lines)-i))
+			c.Text(x, y, limit, dim, "↓ "+units.Count(len(lines)-i, "more line"))
 			return
 		}
 		at := c.Text(x, y, limit, dim, lines[i].lead)

@@ -1,9 +1,9 @@
 package view
 
 import (
-	"fmt"
 	"math"
 
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -58,7 +58,7 @@ func (c *canvas) shareTable(y, end int) {
 		r.add("who:"+w.Rows[i].Key, row(&w.Rows[i], w.Rows[i].Name))
 	}
 	if w.Others != nil {
-		r.add("", row(w.Others, fmt.Sprintf("(%d others)", w.Others.Count)))
+		r.add("", row(w.Others, "("+units.Count(w.Others.Count, "other")+")"))
 	}
 	below := 4
 	if end-y < 12 {
