@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/serve/queue"
 	"pg_stat_backtrace/worker/serve/spool"
 )
@@ -161,7 +161,7 @@ func (s *Service) refuse(req spool.Request, err error) spool.Answer {
 	s.bounds.refusals.Add(req.Caller, func(times int, since time.Time) {
 		row := journalRow(req, since, captured{}, a)
 		if times > 1 {
-			row.Result.Detail = fmt.Sprintf("%d requests were refused since %s.", times, since.Format(time.RFC3339))
+			row.Result.Detail = units.Plural(times, "%d {request was|requests were} refused since ") + since.Format(time.RFC3339) + "."
 			row.Result.Hint = ""
 		}
 		s.cfg.Journal.Add(req.Database, row)

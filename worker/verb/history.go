@@ -160,14 +160,15 @@ func fitting(rows, sweep [][]string) (list [][]string, notes []string) {
 			room -= n
 		}
 		if size += cellsSize(cells); i == maxHistoryRows || size > limits.MaxRows {
-			notes = append(notes, fmt.Sprintf("%d sessions of %s are left out, from PID %s on: name their processes", len(sweep)-i,
-				timeText(cells[historyTime]), cells[historyPID]))
+			left := len(sweep) - i
+			notes = append(notes, units.Plural(left, "%d {session|sessions} of ")+timeText(cells[historyTime])+
+				units.Plural(left, " {is|are} left out, from PID ")+cells[historyPID]+" on: name the processes")
 			break
 		}
 		rows = append(rows, cells)
 	}
 	if texts > 0 {
-		notes = append(notes, fmt.Sprintf("%d texts of queries are left out", texts))
+		notes = append(notes, units.Plural(texts, "{the text|the texts} of %d {query is|queries are} left out"))
 	}
 	return rows, notes
 }

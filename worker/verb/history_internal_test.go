@@ -54,7 +54,7 @@ func TestHistoryGoesOn(t *testing.T) {
 
 var (
 	goOn    = regexp.MustCompile(`continue with (\S+ \S+)`)
-	leftOut = regexp.MustCompile(`(\d+) sessions of (\S+ \S+) are left out, from PID (\d+) on`)
+	leftOut = regexp.MustCompile(`(\d+) sessions? of (\S+ \S+) (?:is|are) left out, from PID (\d+) on`)
 )
 
 // readOn reads a span as the notices say, and returns the number of each row.

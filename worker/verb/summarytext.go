@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -230,7 +231,7 @@ func (t *summary) text(top int, ascii bool) (string, error) {
 	defer t.mu.Unlock()
 	var b strings.Builder
 	err := profilefmt.Write(&b, t.stacks.Profile(), profilefmt.Options{
-		Format: profilefmt.Text, Title: fmt.Sprintf("%d stacks in %d samples", t.taken, t.samples), Top: top, Notes: t.notes(),
+		Format: profilefmt.Text, Title: units.Count(t.taken, "stack") + " in " + units.Count(t.samples, "sample"), Top: top, Notes: t.notes(),
 		Root: []string{profilefmt.LabelBackendType},
 	})
 	if err != nil {
@@ -254,10 +255,10 @@ func (t *summary) notes() (notes []string) {
 			notes = append(notes, fmt.Sprintf("further reasons: %d", len(reasons)-most))
 			break
 		}
-		notes = append(notes, fmt.Sprintf("not taken %d times: %s", t.lost[reason], reason))
+		notes = append(notes, "not taken "+units.Count(t.lost[reason], "time")+": "+reason)
 	}
 	if t.left > 0 {
-		notes = append(notes, fmt.Sprintf("the frames of %d stacks are left out: there are too many different stacks", t.left))
+		notes = append(notes, "the frames of "+units.Count(t.left, "stack")+" are left out: there are too many different stacks")
 	}
 	return notes
 }

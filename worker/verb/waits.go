@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -100,8 +101,7 @@ func (s *Service) noteGap(a *spool.Answer, pid int) {
 	case gap.Untraced:
 		a.Message, a.Hint = fmt.Sprintf("process %d has no trace", pid), "To trace it, call "+alone
 	case gap.Lost > 0:
-		a.Message = fmt.Sprintf("%d records of traces are missing: they came faster than the worker could read them",
-			gap.Lost)
+		a.Message = units.Plural(gap.Lost, "%d {record|records} of traces {is|are} missing: {it|they} came faster than the worker could read")
 		a.Hint = "Trace fewer processes."
 	case gap.OfAll:
 		a.Message = "a trace of all processes has no starts and ends of the executor"

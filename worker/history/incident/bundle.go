@@ -14,6 +14,7 @@ import (
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Bundle writes a zip file with an incident that can be given to others: without names of objects and texts of statements. The file
@@ -177,7 +178,7 @@ func (c *cleaner) list() []string {
 	}
 	slices.Sort(kinds)
 	for _, kind := range kinds {
-		list = append(list, fmt.Sprintf("  %s: %d times", kind, c.removed[kind]))
+		list = append(list, fmt.Sprintf("  %s: %s", kind, units.Count(c.removed[kind], "time")))
 	}
 	return append(list, "",
 		"Kept: process ids, object ids, query ids, times, figures, functions of C and modules in stacks, names of standard wait events,",

@@ -51,13 +51,13 @@ func Text(out io.Writer, i *Incident) error {
 	}
 	walk(i.Forest, 0)
 	walk(unknown, 0)
-	p("\n%d sessions were not idle; %d further ones are left out.", len(i.Sessions), i.SessionsLeftOut)
+	p("\n%s.", units.Plural(len(i.Sessions), "%d {session was|sessions were} not idle")+leftOut(i.SessionsLeftOut))
 	i.stackTexts(p)
 	i.textParts(p)
 	if i.Profile != nil {
 		i.Profile.text(p)
 	}
-	p("\n%s, %d processors, load %s", line(i.Host.Name), i.Host.Processors, line(i.Host.Load))
+	p("\n%s, %s, load %s", line(i.Host.Name), units.Count(i.Host.Processors, "processor"), line(i.Host.Load))
 	for _, d := range i.Host.Disks {
 		if d.Error != "" {
 			p("%s: %s", line(d.Path), line(d.Error))
@@ -128,6 +128,14 @@ func (i *Incident) stackTexts(p func(format string, args ...any)) {
 	}
 }
 
+// leftOut returns the end of a sentence about sessions; empty: none of them is left out.
+func leftOut(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return units.Plural(n, "; %d further {one is|ones are} left out")
+}
+
 func (i *Incident) textParts(p func(format string, args ...any)) {
 	for j := range i.Plans {
 		l := &i.Plans[j]
@@ -139,7 +147,7 @@ func (i *Incident) textParts(p func(format string, args ...any)) {
 			n.text(p, 2)
 		}
 		if l.LeftOut > 0 {
-			p("    %d further nodes are left out", l.LeftOut)
+			p("    %s", units.Plural(l.LeftOut, "%d further {node is|nodes are} left out"))
 		}
 	}
 	if len(i.Memory) > 0 {
@@ -204,7 +212,7 @@ func (l *Profile) text(p func(format string, args ...any)) {
 		p("  %s: %s", s.title(), line(strings.Join(s.Frames[:min(innermost, len(s.Frames))], " < ")))
 	}
 	if n := len(l.Stacks) + l.LeftOut - most; n > 0 {
-		p("  %d further stacks are left out", n)
+		p("  %s", units.Plural(n, "%d further {stack is|stacks are} left out"))
 	}
 }
 

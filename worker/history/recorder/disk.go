@@ -12,6 +12,7 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Limits of a disk that does not answer.
@@ -212,7 +213,7 @@ func (d *disk) close() (results []written, err error) {
 	case <-d.ended:
 		return d.collect(0), d.failed
 	case <-time.After(closeLimit):
-		return nil, fmt.Errorf("%w: %d sweeps are not written", errSlowEnd, len(d.waiting))
+		return nil, fmt.Errorf("%w: %s", errSlowEnd, units.Plural(len(d.waiting), "%d {sweep is|sweeps are} not written"))
 	}
 }
 

@@ -31,6 +31,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/locks"
 	"pg_stat_backtrace/worker/pg/state"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Texts selects the form in which texts of statements are recorded.
@@ -410,7 +411,7 @@ func (r *Recorder) read(now time.Time) (s seen, err error) {
 	s.waits = blocked
 	rows, incomplete := r.rows(m, blocked)
 	if incomplete > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("blockers of %d sessions are not known", incomplete))
+		s.notes = append(s.notes, "blockers of "+units.Count(incomplete, "session")+" are not known")
 	}
 	if r.o.Watch != nil || r.stacks != nil {
 		s.procs = r.procs(rows, m.Sessions)

@@ -14,6 +14,7 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Limits of the cost of stacks.
@@ -125,7 +126,7 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 	}
 	note := ""
 	if missing = min(missing, lacking); missing > 0 {
-		note = fmt.Sprintf("no stacks of %d sessions: %s", missing, reason)
+		note = fmt.Sprintf("no stacks of %s: %s", units.Count(missing, "session"), reason)
 	}
 	return t.fill(now, rows, procs), note
 }

@@ -376,7 +376,7 @@ func commitWaits(v *view) []Finding {
 		reason = ": " + v.Standbys
 	}
 	return []Finding{v.finding(CommitWait, causeStandby, fmt.Sprintf("%s for a synchronous standby, the longest for %s%s",
-		plural(len(w.pids), "commit waits", "commits wait"), units.Age(w.age), reason), &w)}
+		units.Plural(len(w.pids), "%d {commit waits|commits wait}"), units.Age(w.age), reason), &w)}
 }
 
 const (
@@ -413,7 +413,7 @@ func diskSleeps(v *view) []Finding {
 		return nil
 	}
 	return []Finding{v.finding(DiskSleep, causeDisk, fmt.Sprintf("%s in uninterruptible sleep, the longest for %s: a disk or a "+
-		"network file system does not answer", plural(len(w.pids), "process is", "processes are"), units.Age(w.age)), &w)}
+		"network file system does not answer", units.Plural(len(w.pids), "%d {process is|processes are}"), units.Age(w.age)), &w)}
 }
 
 func lwlockWaits(v *view) []Finding {
@@ -441,7 +441,7 @@ func lwlockWaits(v *view) []Finding {
 	for event, w := range byEvent {
 		list = append(list, v.finding(LWLockWait, causeLWLock(event),
 			fmt.Sprintf("%s for an LWLock without running meanwhile, the longest for %s",
-				plural(len(w.pids), "session waits", "sessions wait"), units.Age(w.age)), w))
+				units.Plural(len(w.pids), "%d {session waits|sessions wait}"), units.Age(w.age)), w))
 	}
 	sort.Slice(list, func(i, j int) bool {
 		a, b := list[i], list[j]
@@ -505,7 +505,7 @@ func idleBlocks(v *view) []Finding {
 			Rule: IdleBlocks, Cause: v.cause(pid), keys: []string{v.identity(pid)}, Root: pid,
 			Processes: append([]int32{pid}, w.waiters...), Since: v.Time.Add(-age),
 			Summary: fmt.Sprintf("process %d is idle in transaction and has blocked %s for %s", pid,
-				plural(len(w.waiters), "session", "sessions"), units.Age(age)),
+				units.Plural(len(w.waiters), "%d {session|sessions}"), units.Age(age)),
 		})
 	}
 	return list
@@ -564,7 +564,7 @@ func lockWaits(v *view) []Finding {
 			behind = "whose holder is not known"
 		}
 		f := v.finding(LockWait, v.cause(root), fmt.Sprintf("%s for a lock %s, the longest for %s",
-			plural(len(w.pids), "session waits", "sessions wait"), behind, units.Age(w.age)), w)
+			units.Plural(len(w.pids), "%d {session waits|sessions wait}"), behind, units.Age(w.age)), w)
 		if f.keys = objects[root]; root > 0 {
 			f.keys = append(f.keys, v.identity(root))
 			f.Root, f.Processes = root, append([]int32{root}, slices.DeleteFunc(f.Processes, func(p int32) bool { return p == root })...)
@@ -724,11 +724,4 @@ func sorted[T any](m map[int32]T) []int32 {
 	}
 	slices.Sort(keys)
 	return keys
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.Itoa(n) + " " + many
 }

@@ -43,7 +43,7 @@ func checkpoints(v *view) []Finding {
 		return nil
 	}
 	if n := len(w.pids) - 1; n > 0 {
-		waiting = ", and " + plural(n, "session waits for it", "sessions wait for it")
+		waiting = ", and " + units.Plural(n, "%d {session waits for it|sessions wait for it}")
 	}
 	f := v.finding(Checkpoint, cause, fmt.Sprintf("the checkpoint has made no progress for %s%s", units.Age(w.age), waiting), &w)
 	f.keys = []string{"checkpoint"}

@@ -14,6 +14,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // groupSpan is the span of time whose rows form one row group. Within a group, rows are sorted by process, since similar rows
@@ -45,7 +47,7 @@ func (w *Writer) closeHour(now time.Time) error {
 		return fmt.Errorf("history: close an hour: %w", err)
 	}
 	if len(damage) > 0 {
-		w.note = fmt.Sprintf("%d parts of the hour before were damaged, and the others are kept: %v", len(damage), damage[0])
+		w.note = units.Plural(len(damage), "%d {part|parts} of the hour before {was|were} damaged, and the others are kept: ") + damage[0].Error()
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("history: %w", err)

@@ -17,6 +17,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // A journal begins with the magic and a record that has the Meta. Then each Sweep is a record:
@@ -280,7 +282,7 @@ func (f *frames) sweep(at time.Time) (*Sweep, error) {
 		}
 	}
 	if n := len(s.Rows) - len(rows); n > 0 {
-		f.damaged(f.offset(), fmt.Sprintf("%d rows with impossible times are ignored", n))
+		f.damaged(f.offset(), units.Plural(n, "%d {row with an impossible time is|rows with impossible times are} ignored"))
 		s.Rows = rows
 	}
 	return s, nil

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Defaults of the recorder's options.
@@ -242,7 +244,7 @@ func (w *Writer) recover(now time.Time) error {
 		return err
 	}
 	if len(damage) > 0 {
-		w.note = fmt.Sprintf("%d parts of the hour's journal are damaged, and the others are kept: %v", len(damage), damage[0])
+		w.note = units.Plural(len(damage), "%d {part|parts} of the hour's journal {is|are} damaged, and the others are kept: ") + damage[0].Error()
 	}
 	w.journal = j
 	return nil

@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Mode selects the time of a process that the profile has.
@@ -187,29 +188,31 @@ func (s *Summary) LabelledShare() float64 {
 // Notes returns remarks on missing parts of the profile for its reader, one sentence each.
 func (s *Summary) Notes() []string {
 	var notes []string
-	add := func(n int, format string, args ...any) {
+	add := func(n int, text string) {
 		if n > 0 {
-			notes = append(notes, fmt.Sprintf(format, args...))
+			notes = append(notes, units.Plural(n, text))
 		}
 	}
-	notes = append(notes, fmt.Sprintf("%.1f %% of %d stacks have all labels.", 100*s.LabelledShare(), s.WithEntry()))
-	add(s.Partial, "%d stacks lack state, query and application_name: the process was changing them.", s.Partial)
-	add(s.NoEntry, "%d stacks are of processes without an entry in pg_stat_activity.", s.NoEntry)
-	add(s.Lost, "%d samples were lost for lack of room.", s.Lost)
-	add(s.Uncounted, "%d waits or processes were not counted for lack of room.", s.Uncounted)
-	add(s.NoStack, "The stacks of %d samples were not readable.", s.NoStack)
-	add(s.UnseenProcessors, "%d processors were not sampled.", s.UnseenProcessors)
-	add(s.Shortened, "%d stacks show the start of their innermost function, not the line: there were too many different "+
-		"stacks.", s.Shortened)
-	add(s.Joined, "%d stacks are not shown, only their time: there were too many different stacks.", s.Joined)
-	add(s.Cut, "%d stacks lack frames: there were too many processes with libraries of their own.", s.Cut)
+	if n := s.WithEntry(); n > 0 {
+		notes = append(notes, fmt.Sprintf("%.1f %% of %s have all labels.", 100*s.LabelledShare(), units.Count(n, "stack")))
+	}
+	add(s.Partial, "%d {stack lacks|stacks lack} state, query and application_name: the process was changing them.")
+	add(s.NoEntry, "%d {stack is of a process|stacks are of processes} without an entry in pg_stat_activity.")
+	add(s.Lost, "%d {sample was|samples were} lost for lack of room.")
+	add(s.Uncounted, "%d {wait or process was|waits or processes were} not counted for lack of room.")
+	add(s.NoStack, "The {stack|stacks} of %d {sample was|samples were} not readable.")
+	add(s.UnseenProcessors, "%d {processor was|processors were} not sampled.")
+	add(s.Shortened, "%d {stack shows the start of its|stacks show the start of their} innermost function, not the line: there were too "+
+		"many different stacks.")
+	add(s.Joined, "%d {stack is not shown, only its|stacks are not shown, only their} time: there were too many different stacks.")
+	add(s.Cut, "%d {stack lacks|stacks lack} frames: there were too many processes with libraries of their own.")
 	if note := backtrace.GeneratedNote(s.Generated, s.Taken); note != "" {
 		notes = append(notes, note+".")
 	}
-	add(s.Unreachable, "Labels or stacks of %d processes are missing: the kernel did not return from reading their "+
-		"memory.", s.Unreachable)
-	add(s.NoQueryIDs, "The statements of %d stacks have no query id, so no query is shown. To show them: ALTER SYSTEM SET "+
-		"compute_query_id = on; SELECT pg_reload_conf(); no restart is needed.", s.NoQueryIDs)
+	add(s.Unreachable, "Labels or stacks of %d {process|processes} are missing: the kernel did not return from reading {its|their} "+
+		"memory.")
+	add(s.NoQueryIDs, "The {statement|statements} of %d {stack has|stacks have} no query id, so no query is shown. To show {it|them}: "+
+		"ALTER SYSTEM SET compute_query_id = on; SELECT pg_reload_conf(); no restart is needed.")
 	if s.NoDelays {
 		notes = append(notes, "The label off_cpu=sleeping contains the time from the wakeup until the process got a "+
 			"processor: this kernel does not count that time (CONFIG_SCHED_INFO).")
@@ -218,7 +221,7 @@ func (s *Summary) Notes() []string {
 		notes = append(notes, "The profile ended early, because it cost too much.")
 	}
 	if s.StoppedBySize {
-		notes = append(notes, fmt.Sprintf("The profile ended early, after %d processes.", s.Processes))
+		notes = append(notes, "The profile ended early, after "+units.Count(s.Processes, "process")+".")
 	}
 	if s.ProcessesEnded {
 		notes = append(notes, fmt.Sprintf("All processes had ended after %s.", s.Took.Round(time.Millisecond)))

@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Event is a hit (a call of a traced function, or a pass of a static probe) with a stack or arguments.
@@ -229,7 +230,7 @@ func (c *collector) finish(took time.Duration) (*Result, error) {
 	for i := range r.Functions {
 		if n := others[i]; n > 0 {
 			r.Notes = append(r.Notes, fmt.Sprintf("%s: not counted: %s in processes of other servers, which pay for the "+
-				"probe too", t.traced[i].Name, plural(n, "hit")))
+				"probe too", t.traced[i].Name, units.Count(n, "hit")))
 		}
 	}
 	for key, sum := range figures {
@@ -257,8 +258,8 @@ func (c *collector) finish(took time.Duration) (*Result, error) {
 		r.Notes = append(r.Notes, note)
 	}
 	if c.left > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf(
-			"too many different stacks: %d hits are not in the list of stacks, and count in all other figures", c.left))
+		r.Notes = append(r.Notes, units.Plural(c.left,
+			"too many different stacks: %d {hit is|hits are} not in the list of stacks, and {counts|count} in all other figures"))
 	}
 	return r, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Profile returns the stacks as a profile. A value is the number of hits with the stack. Labels are pid, process and arguments.
@@ -58,13 +59,13 @@ func (r *Result) summary() (lines []string) {
 // summary returns a line with the figures of a function.
 func (f *FunctionResult) summary() string {
 	sum := f.Total()
-	text := fmt.Sprintf("%s: %d hits in %d processes", f.label(), sum.Hits, len(f.Processes))
+	text := fmt.Sprintf("%s: %s in %s", f.label(), units.Count(sum.Hits, "hit"), units.Count(len(f.Processes), "process"))
 	if n := sum.Stacks + sum.Lost + sum.Skipped; n > 0 {
 		text += fmt.Sprintf(", of which %d have a stack, %d are lost and %d are not in the sample", sum.Stacks, sum.Lost,
 			sum.Skipped)
 	}
 	if f.Unread > 0 {
-		text += fmt.Sprintf("; %d stacks are of processes that ended before they could be read", f.Unread)
+		text += "; " + units.Plural(f.Unread, unreadText)
 	}
 	return text
 }

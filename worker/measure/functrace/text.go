@@ -33,19 +33,19 @@ func (r *Result) Text(w io.Writer) error {
 
 func (f *FunctionResult) text(out *bufio.Writer, took time.Duration) {
 	sum := f.Total()
-	_, _ = fmt.Fprintf(out, "%s: %s in %.1f s\n", f.label(), plural(sum.Hits, "hit"), took.Seconds())
+	_, _ = fmt.Fprintf(out, "%s: %s in %.1f s\n", f.label(), units.Count(sum.Hits, "hit"), took.Seconds())
 	if sum.Failed > 0 {
 		_, _ = fmt.Fprintf(out, "%d more did not meet the condition\n", sum.Failed)
 	}
 	if f.Unread > 0 {
-		_, _ = fmt.Fprintf(out, "%d stacks are of processes that ended before they could be read\n", f.Unread)
+		_, _ = fmt.Fprintln(out, units.Plural(f.Unread, unreadText))
 	}
 	if len(f.Processes) > 0 {
 		_, _ = fmt.Fprintf(out, "\n%10s %10s %8s %8s %8s  %s\n", "hits", "stacks", "lost", "skipped", "pid", "process")
 	}
 	for i := range f.Processes {
 		if i == maxRows {
-			_, _ = fmt.Fprintf(out, "%10s %d more processes\n", "", len(f.Processes)-maxRows)
+			_, _ = fmt.Fprintf(out, "%10s %s\n", "", units.Count(len(f.Processes)-maxRows, "more process"))
 			break
 		}
 		p := &f.Processes[i]
@@ -88,7 +88,7 @@ func latency(out *bufio.Writer, l *probe.Latency, hits uint64) {
 		return
 	}
 	mean := time.Duration(l.Total / l.Returns)
-	_, _ = fmt.Fprintf(out, "\n%s returned, mean %s, longest %s", plural(l.Returns, "call"), units.Duration(mean),
+	_, _ = fmt.Fprintf(out, "\n%s returned, mean %s, longest %s", units.Count(l.Returns, "call"), units.Duration(mean),
 		units.Duration(time.Duration(l.Longest)))
 	if hits > l.Returns {
 		_, _ = fmt.Fprintf(out, "; %d did not: they still run, or an error ended them", hits-l.Returns)
@@ -111,9 +111,5 @@ func latency(out *bufio.Writer, l *probe.Latency, hits uint64) {
 	}
 }
 
-func plural(n uint64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
+// unreadText is a text for units.Plural.
+const unreadText = "%d {stack is of a process|stacks are of processes} that ended before {it|they} could be read"

@@ -9,6 +9,7 @@ import (
 	"pg_stat_backtrace/ptrace/measure/allocs"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Title returns a line with the process, the length of the trace and the allocator.
@@ -24,7 +25,7 @@ func (r *Report) Summary() []string {
 	if !r.olderExact() {
 		older = "freed from before the start, or allocated since without being kept: "
 	}
-	older += countOf(c.Older, "block")
+	older += units.Count(c.Older, "block")
 	if r.Allocator.target.HasHeaders {
 		older += fmt.Sprintf(" with %d bytes (by malloc's own headers)", c.OlderBytes)
 		if r.olderExact() {
@@ -32,8 +33,8 @@ func (r *Report) Summary() []string {
 		}
 	}
 	list := []string{
-		fmt.Sprintf("live since start: %s with %d bytes", countOf(t.LiveObjects, "block"), t.LiveBytes),
-		fmt.Sprintf("allocated: %s with %d bytes, %.0f blocks and %.0f bytes a second", countOf(t.Objects, "block"), t.Bytes,
+		fmt.Sprintf("live since start: %s with %d bytes", units.Count(t.LiveObjects, "block"), t.LiveBytes),
+		fmt.Sprintf("allocated: %s with %d bytes, %.0f blocks and %.0f bytes a second", units.Count(t.Objects, "block"), t.Bytes,
 			perSecond(t.Objects, r.Elapsed), perSecond(t.Bytes, r.Elapsed)),
 		older,
 	}
@@ -55,13 +56,6 @@ func perSecond(n uint64, d time.Duration) float64 {
 	return float64(n) / d.Seconds()
 }
 
-func countOf(n uint64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // fewBlocks is the number of allocated blocks below which a note recommends a longer trace.
 const fewBlocks = 10
 
@@ -78,27 +72,27 @@ func (r *Report) Notes() (list []string) {
 	}
 	if n := r.Total().Objects; n < fewBlocks && !r.Ended && !r.TooDear {
 		list = append(list, fmt.Sprintf("only %s allocated. PostgreSQL takes blocks of up to 8 MB from malloc and divides them itself, so "+
-			"slow growth needs a longer --duration. memory %d prints the largest contexts", countOf(n, "block"), r.PID))
+			"slow growth needs a longer --duration. memory %d prints the largest contexts", units.Count(n, "block"), r.PID))
 	}
 	if r.TooDear {
-		list = append(list, fmt.Sprintf("the trace ended after %.1f s because it cost too much: %d calls, estimated at "+
-			"%s of %s of processor time", r.Elapsed.Seconds(), c.Calls(), r.Overhead.Round(time.Millisecond),
+		list = append(list, fmt.Sprintf("the trace ended after %.1f s because it cost too much: %s, estimated at "+
+			"%s of %s of processor time", r.Elapsed.Seconds(), units.Count(c.Calls(), "call"), r.Overhead.Round(time.Millisecond),
 			r.CPU.Round(time.Millisecond)))
 	}
 	add(c.Replaced, "%s with %d bytes had no free that was seen: their addresses were allocated again. "+
-		"The live bytes are an upper bound", countOf(c.Replaced, "block"), c.ReplacedBytes)
+		"The live bytes are an upper bound", units.Count(c.Replaced, "block"), c.ReplacedBytes)
 	add(c.Untracked, "%s with %d bytes are not among the live ones: only %d are kept apart. "+
-		"The live bytes are a lower bound", countOf(c.Untracked, "block"), c.UntrackedBytes, r.maxBlocks())
-	add(c.LostCalls, "%s of threads beyond 4096 at a time are not counted", countOf(c.LostCalls, "call"))
+		"The live bytes are a lower bound", units.Count(c.Untracked, "block"), c.UntrackedBytes, r.maxBlocks())
+	add(c.LostCalls, "%s of threads beyond 4096 at a time are not counted", units.Count(c.LostCalls, "call"))
 	add(c.Untracked+c.LostCalls, "blocks that are not kept count, when they are freed, as freed from before the start. "+
 		"So no growth is printed")
-	add(c.NoStack, "the stack of %s could not be read", countOf(c.NoStack, "allocation"))
+	add(c.NoStack, "the stack of %s could not be read", units.Count(c.NoStack, "allocation"))
 	add(c.OtherStacks, "%s are not kept apart by stack: there are too many call paths",
-		countOf(c.OtherStacks, "allocation"))
-	add(c.Failed, "%s failed", countOf(c.Failed, "allocation"))
-	add(c.Shared, "not counted: %s of shared memory with %d bytes", countOf(c.Shared, "mapping"), c.SharedBytes)
+		units.Count(c.OtherStacks, "allocation"))
+	add(c.Failed, "%s failed", units.Count(c.Failed, "allocation"))
+	add(c.Shared, "not counted: %s of shared memory with %d bytes", units.Count(c.Shared, "mapping"), c.SharedBytes)
 	add(c.UnknownMaps, "not subtracted: %s of %d bytes that were mapped before the start, are shared, or are part of a "+
-		"mapping", countOf(c.UnknownMaps, "munmap"), c.UnknownBytes)
+		"mapping", units.Count(c.UnknownMaps, "munmap"), c.UnknownBytes)
 	generated := 0
 	for _, p := range r.Paths {
 		if p.Stack != nil && p.Stack.Generated {
@@ -131,7 +125,7 @@ func (r *Report) Text(w io.Writer, top int) error {
 	total := r.Total()
 	for _, p := range r.Paths[:min(top, len(r.Paths))] {
 		_, _ = fmt.Fprintf(out, "\nlive %d bytes in %s%s; allocated %d bytes in %s, %.1f a second\n",
-			p.LiveBytes, countOf(p.LiveObjects, "block"), share(p.LiveBytes, &total), p.Bytes, countOf(p.Objects, "block"),
+			p.LiveBytes, units.Count(p.LiveObjects, "block"), share(p.LiveBytes, &total), p.Bytes, units.Count(p.Objects, "block"),
 			perSecond(p.Objects, r.Elapsed))
 		if p.Stack == nil {
 			_, _ = fmt.Fprintln(out, "(stack not recorded)")
@@ -146,8 +140,8 @@ func (r *Report) Text(w io.Writer, top int) error {
 			rest.LiveBytes += p.LiveBytes
 			rest.LiveObjects += p.LiveObjects
 		}
-		_, _ = fmt.Fprintf(out, "\n%d other call paths with %d live bytes in %s\n", left, rest.LiveBytes,
-			countOf(rest.LiveObjects, "block"))
+		_, _ = fmt.Fprintf(out, "\n%s with %d live bytes in %s\n", units.Count(left, "other call path"), rest.LiveBytes,
+			units.Count(rest.LiveObjects, "block"))
 	}
 	return out.Flush()
 }

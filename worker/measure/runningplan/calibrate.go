@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pg/plan"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Bounds of a calibration.
@@ -225,7 +226,7 @@ type observation struct {
 // Differences of fields are no error: comparison has them.
 func (o *observation) compare(comparison *plan.Comparison, levels []*plan.Level) error {
 	if len(levels) != 1 {
-		return fmt.Errorf("%w: %d statements", plan.ErrOtherTree, len(levels))
+		return fmt.Errorf("%w: %s", plan.ErrOtherTree, units.Count(len(levels), "statement"))
 	}
 	level := levels[0]
 	if level.Top == nil {

@@ -20,6 +20,7 @@ import (
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Unproven is the remark on plans of a build that was not compared with EXPLAIN.
@@ -284,11 +285,8 @@ func (t *text) utility(p *Process, indent string) {
 }
 
 func statements(levels int) string {
-	switch levels {
-	case 0:
+	if levels == 0 {
 		return "no statement"
-	case 1:
-		return "1 statement"
 	}
-	return fmt.Sprintf("%d statements", levels)
+	return units.Count(levels, "statement")
 }

@@ -5,6 +5,8 @@ package backtrace
 import (
 	"fmt"
 	"time"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // A Trace is the named stack of a process at one time.
@@ -101,9 +103,9 @@ func GeneratedNote(n, of int) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d stacks (%.1f %%) end in code compiled at run time (JIT): its call frame information was "+
+	return fmt.Sprintf("%d of %s (%.1f %%) end in code compiled at run time (JIT): its call frame information was "+
 		"gone when they were unwound, so the callers are missing; they are there with jit = off",
-		n, of, 100*float64(n)/float64(max(1, of)))
+		n, units.Count(of, "stack"), 100*float64(n)/float64(max(1, of)))
 }
 
 // A Goroutine is one goroutine of a Go program.

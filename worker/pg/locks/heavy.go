@@ -3,9 +3,10 @@ package locks
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // lockCopy is one LOCK with its PROCLOCKs and its queue, all of one moment.
@@ -482,7 +483,7 @@ func (r *Reader) wait(c *lockCopy, position int) Wait {
 		w.Blockers = append(w.Blockers, b)
 	}
 	if w.Omitted > 0 {
-		w.Reason = fmt.Sprintf("%d more blockers are omitted", w.Omitted)
+		w.Reason = units.Plural(w.Omitted, "%d more {blocker is|blockers are} omitted")
 	}
 	return w
 }

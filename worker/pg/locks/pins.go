@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Bounds of a search for the candidates of a buffer pin.
@@ -181,7 +183,7 @@ func (w *Wait) pinReason() string {
 	case n == 1:
 		return fmt.Sprintf("%s; %d may hold it: it %s", w.Reason, w.Candidates[0], has)
 	case n > named:
-		return fmt.Sprintf("%s; one of %s and %d others may hold it: they %s", w.Reason, pidList(w.Candidates[:named]), n-named, have)
+		return fmt.Sprintf("%s; one of %s and %s may hold it: they %s", w.Reason, pidList(w.Candidates[:named]), units.Count(n-named, "other"), have)
 	default:
 		return fmt.Sprintf("%s; one of %s may hold it: they %s", w.Reason, pidList(w.Candidates), have)
 	}

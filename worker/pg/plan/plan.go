@@ -18,6 +18,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 const (
@@ -277,7 +279,7 @@ func (r *reader) levels() []*Level {
 			if i == maxLevels/2 {
 				out = append(out, &Level{
 					frame: k, LeftOut: leftOut,
-					Reason: fmt.Sprintf("%d statements are left out here: at most %d are read", leftOut, maxLevels),
+					Reason: fmt.Sprintf("%s left out here: at most %d are read", units.Plural(leftOut, "%d {statement is|statements are}"), maxLevels),
 				})
 			}
 			continue

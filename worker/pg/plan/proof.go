@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/worker/pg/layout"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Names of fields in a Proof, in addition to the keys of properties and figures.
@@ -179,7 +180,7 @@ func (p *Proof) Apply(levels []*Level) {
 		f.node(l.Top)
 		var missing []string
 		if f.hidden > 0 {
-			missing = append(missing, fmt.Sprintf("inputs of %d nodes are left out: this build does not prove their place", f.hidden))
+			missing = append(missing, "inputs of "+units.Count(f.hidden, "node")+" are left out: this build does not prove their place")
 		}
 		if !f.fields[RunningNode] {
 			missing = append(missing, "the running node is left out: this build does not prove it")

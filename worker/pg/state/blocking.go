@@ -8,6 +8,7 @@ import (
 
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/locks"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Blocking adds the blockers of each session, and the forest of waits for locks, to a moment that Read returned. If the
@@ -58,7 +59,7 @@ func addBlocking(m *moment.Moment, l *locks.Moment) {
 			})
 		}
 		if w.Omitted > 0 {
-			m.Missing = append(m.Missing, fmt.Sprintf("%d blockers of process %d: too many", w.Omitted, w.PID))
+			m.Missing = append(m.Missing, fmt.Sprintf("%s of process %d: too many", units.Count(w.Omitted, "blocker"), w.PID))
 		}
 	}
 	m.Blocking = forest(l.Forest())

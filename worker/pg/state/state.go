@@ -31,6 +31,7 @@ import (
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/locks"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Bounds of one read.
@@ -170,7 +171,7 @@ func (r *Reader) read(m *moment.Moment, o Options) error {
 		return err
 	}
 	if r.stuck > 0 {
-		m.Missing = append(m.Missing, fmt.Sprintf("memory of processes: %d reads did not end in time", r.stuck))
+		m.Missing = append(m.Missing, "memory of processes: "+units.Count(r.stuck, "read")+" did not end in time")
 	}
 	for i := range entries {
 		e := &entries[i]

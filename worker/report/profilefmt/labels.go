@@ -9,6 +9,7 @@ import (
 	"github.com/google/pprof/profile"
 
 	"pg_stat_backtrace/unwind/budget"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // labelSets numbers the different sets of labels of samples.
@@ -63,7 +64,7 @@ func newLabelSets(p *profile.Profile, text *stringTable, memory *budget.Budget) 
 	})
 	if left := len(l.keys) - maxLabels; left > 0 {
 		l.keys = l.keys[:maxLabels]
-		l.notes = append(l.notes, fmt.Sprintf("%d labels are left out", left))
+		l.notes = append(l.notes, units.Plural(left, "%d {label is|labels are} left out"))
 	}
 	return l
 }

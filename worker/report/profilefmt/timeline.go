@@ -158,7 +158,7 @@ func (t *Timeline) listGaps(b *strings.Builder, text func(string) string) {
 		_, _ = fmt.Fprintf(b, "<li>%s</li>", g.text(text))
 	}
 	if more := len(t.Gaps) - maxTimelineGaps; more > 0 {
-		_, _ = fmt.Fprintf(b, "<li>%d further gaps</li>", more)
+		_, _ = fmt.Fprintf(b, "<li>%s</li>", units.Count(more, "further gap"))
 	}
 	b.WriteString("</ul></details>")
 }

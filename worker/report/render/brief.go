@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Colours of a terminal, as escape sequences.
@@ -53,7 +54,7 @@ func Brief(t *backtrace.Trace, o Options) string {
 		b.thread(&g.Thread)
 	}
 	if t.GoroutinesLeftOut > 0 {
-		b.line(colourHead, "", fmt.Sprintf("and %d more goroutines", t.GoroutinesLeftOut))
+		b.line(colourHead, "", units.Plural(t.GoroutinesLeftOut, "and %d more {goroutine|goroutines}"))
 	}
 	return strings.TrimSuffix(string(b.buf), "\n")
 }

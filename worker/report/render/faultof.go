@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // FaultOf converts the error of a capture of process pid to a Fault. It never returns nil. If the error is not known, the Fault has
@@ -26,7 +27,7 @@ func FaultOf(pid int, err error) *Fault {
 		return &Fault{
 			SQLState: NotInPrerequisiteState,
 			Message:  fmt.Sprintf("main thread of process with PID %d has exited", pid),
-			Detail:   fmt.Sprintf("It still runs %d other threads.", main.Threads),
+			Detail:   units.Plural(main.Threads, "It still runs %d other {thread|threads}."),
 			Hint:     "Capture all threads: set pg_stat_backtrace.threads to on, or use capture --threads.",
 		}
 	case errors.Is(err, process.ErrExited):

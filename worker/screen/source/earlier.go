@@ -68,7 +68,7 @@ var errSessions = errors.New("sessions of earlier times need a recorder's files:
 // gapReason says why sweeps are missing before a sweep. lost is the number of sweeps that the recorder could not write.
 func gapReason(lost int) string {
 	if lost > 0 {
-		return count(lost, "sweep") + " could not be written"
+		return units.Count(lost, "sweep") + " could not be written"
 	}
 	return reasonNotRecorded
 }

@@ -22,6 +22,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Bounds of a sample.
@@ -668,12 +669,8 @@ func blockerText(m *moment.Moment, s *moment.Session) string {
 			others[p] = true
 		}
 	}
-	switch n := len(others); n {
-	case 0:
-	case 1:
-		text += ", and by 1 other process"
-	default:
-		text += fmt.Sprintf(", and by %d other processes", n)
+	if n := len(others); n > 0 {
+		text += ", and by " + units.Count(n, "other process")
 	}
 	return text
 }

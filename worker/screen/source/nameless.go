@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // ErrNeedsOperator means that a reader without the right to see names, texts, stacks, plans and memory has requested
@@ -71,7 +72,7 @@ func hiddenAll(list []string) []string {
 	if len(list) == 0 {
 		return nil
 	}
-	return []string{count(len(list), "thing") + " could not be read; the reasons need an operator token"}
+	return []string{units.Count(len(list), "thing") + " could not be read; the reasons need an operator token"}
 }
 
 // Watch implements Source.Watch.
@@ -158,7 +159,7 @@ func namelessText(f *Finding) string {
 	if f.PID != 0 {
 		subject = fmt.Sprintf("PID %d", f.PID)
 	}
-	sessions := count(f.Sessions, "session")
+	sessions := units.Count(f.Sessions, "session")
 	switch f.Rule {
 	case RuleDeadlock:
 		return subject + " and other sessions wait for each other"

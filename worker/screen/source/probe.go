@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/memctx"
 	"pg_stat_backtrace/worker/pg/plan"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Bounds of reading one process.
@@ -89,7 +89,7 @@ func (l *Live) Memory(ctx context.Context, pid int) (*Memory, error) {
 	case tree.Missing > 0:
 		m.Inexact = "some memory contexts are missing, because they changed while they were read: the totals are too low"
 	case !tree.Consistent:
-		m.Inexact = fmt.Sprintf("the memory contexts changed while they were read (%d times)", tree.Attempts)
+		m.Inexact = "the memory contexts changed while they were read (" + units.Count(tree.Attempts, "time") + ")"
 	}
 	byName := map[string]*MemorySum{}
 	for i := range tree.Contexts {

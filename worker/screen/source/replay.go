@@ -111,7 +111,7 @@ func heldReplay(f *facts, below []BlockingNode) (what, then string) {
 	}
 	what = "the startup process"
 	if others := len(below) - 1; others > 0 {
-		what += " and " + count(others, "session")
+		what += " and " + units.Count(others, "session")
 	}
 	if n := f.replay.lag(); n > 0 {
 		then = ": replay stands still, " + units.Size(n) + " of received WAL wait"

@@ -180,10 +180,10 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 		}
 		if n.Deadlock {
 			find.Rule = RuleDeadlock
-			find.Text = fmt.Sprintf("%s and %s wait for each other", subject(f, n), count(n.Blocks, "other session"))
+			find.Text = fmt.Sprintf("%s and %s wait for each other", subject(f, n), units.Count(n.Blocks, "other session"))
 		} else {
 			what, then := heldReplay(f, below)
-			what = cmp.Or(what, count(n.Blocks, "session"))
+			what = cmp.Or(what, units.Count(n.Blocks, "session"))
 			find.Text = subject(f, n) + " blocks " + what + onObject(f, first) + then + behind(below)
 		}
 		if s := sessions[n.PID]; s != nil {
@@ -293,13 +293,6 @@ func sessionName(at time.Time, s *moment.Session) string {
 		parts = append(parts, state)
 	}
 	return fmt.Sprintf("PID %d (%s)", s.ServerPID, strings.Join(parts, ", "))
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 // onObject says for which lock sessions wait. w is nil if the sessions wait for different locks: then the text is empty.
@@ -412,7 +405,7 @@ func (r *rules) events(f *facts) (list []Finding) {
 		slices.Sort(diskEvents)
 		find := Finding{
 			Key: RuleWAL, Rule: RuleWAL, Severity: Warning, Sessions: disk,
-			Text: fmt.Sprintf("%d of %s wait until WAL is on disk (%s)", disk, count(active, "active session"), strings.Join(diskEvents, ", ")),
+			Text: fmt.Sprintf("%d of %s wait until WAL is on disk (%s)", disk, units.Count(active, "active session"), strings.Join(diskEvents, ", ")),
 		}
 		if len(diskEvents) == 1 {
 			find.Filter = Filter{{ByEvent, diskEvents[0], diskEvents[0]}}
@@ -423,7 +416,7 @@ func (r *rules) events(f *facts) (list []Finding) {
 		if many(n) {
 			list = append(list, r.event(f, Finding{
 				Key: RuleEvent + "-" + event, Rule: RuleEvent, Severity: Warning, Sessions: n,
-				Text:   fmt.Sprintf("%d of %s wait for %s", n, count(active, "active session"), event),
+				Text:   fmt.Sprintf("%d of %s wait for %s", n, units.Count(active, "active session"), event),
 				Filter: Filter{{ByEvent, event, event}},
 			}))
 		}
@@ -459,23 +452,13 @@ func standbys(m *moment.Moment, waiting []*moment.Session) string {
 		text += " and has not confirmed the last " + units.Size(n) + " of WAL"
 	}
 	if n := len(behind) - 1; n > 0 {
-		text += fmt.Sprintf("; %s not confirmed all of it either", pluralHas(n))
+		text += units.Plural(n, "; %d other {standby has|standbys have} not confirmed all of it either")
 	}
 	return text
 }
 
-func pluralHas(n int) string {
-	if n == 1 {
-		return "1 other standby has"
-	}
-	return strconv.Itoa(n) + " other standbys have"
-}
-
 func waitsOf(n int) string {
-	if n == 1 {
-		return "1 session waits"
-	}
-	return fmt.Sprintf("%d sessions wait", n)
+	return units.Plural(n, "%d {session waits|sessions wait}")
 }
 
 func (r *rules) event(f *facts, find Finding) Finding {
@@ -526,8 +509,8 @@ func (r *rules) processes(f *facts) (list []Finding) {
 		}
 		find := Finding{
 			Key: RuleProcessors, Rule: RuleProcessors, Severity: Warning, Sessions: running, AtLeast: true, Share: activeShare(running),
-			Text: fmt.Sprintf("%s%d processes of the server run or wait for a processor, and it may use %s",
-				least, running, processorsText(f.processors)),
+			Text: fmt.Sprintf("%s%s for a processor, and it may use %s",
+				least, units.Plural(running, "%d {process of the server runs or waits|processes of the server run or wait}"), processorsText(f.processors)),
 			Filter: Filter{{ByClass, CPU, CPU}},
 		}
 		find.Since, _ = r.holds(find.Key, f.m.Time)
