@@ -164,7 +164,8 @@ func (f *Fitted) lines(shown, widths []int) string {
 	if f.o.NoHeader {
 		rows = rows[1:]
 	}
-	for _, row := range rows {
+	for number, row := range rows {
+		header := number == 0 && !f.o.NoHeader
 		if len(row) < len(f.columns) {
 			f.note(&s, row, shown, widths)
 			continue
@@ -177,7 +178,7 @@ func (f *Fitted) lines(shown, widths []int) string {
 				cell = f.o.Empty
 			}
 			part := []string{cell}
-			if f.columns[c].Wrap && Width(cell) > widths[i] {
+			if f.columns[c].Wrap && !header && Width(cell) > widths[i] {
 				part = Lines(cell, widths[i])
 			}
 			parts, height = append(parts, part), max(height, len(part))

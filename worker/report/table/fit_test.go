@@ -51,9 +51,9 @@ func TestFitForms(t *testing.T) {
 		o    Options
 		want string
 	}{
-		"any width": {Options{}, "  n  name     meaning\n  1  alpha    says what it is\n  2  -- a note that is longer than the others\n333           a-long-word x\n"},
+		"any width": {Options{}, "  n  name   meaning\n  1  alpha  says what it is\n  2  -- a note that is longer than the others\n333         a-long-word x\n"},
 		"narrow": {Options{Width: 18}, "  n  name   meani…\n  1  alpha  says\n            what\n            it is\n" +
-			"  2  -- a note that is longer than the others\n333         a-lon\n            g-word\n            x\n"},
+			"  2  -- a note that is longer than the others\n333         a-long\n            -word\n            x\n"},
 		"no header": {Options{Width: 40, NoHeader: true, Indent: "> "}, ">   1  alpha  says what it is\n" +
 			">   2  -- a note that is longer than the others\n> 333         a-long-word x\n"},
 	} {

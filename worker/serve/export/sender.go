@@ -104,7 +104,7 @@ func (s *sender) attempt(ctx context.Context, b *batch, data []byte, f *failures
 		s.sent.Add(uint64(b.profiles) - refused)
 		s.spool.finish(b, refused)
 		if refused > 0 {
-			s.log.Warn().Err(fmt.Errorf("the receiver refused %d profiles", refused)).Msg(givenUp)
+			s.log.Warn().Err(fmt.Errorf("the receiver refused profiles: %d", refused)).Msg(givenUp)
 		}
 		f.end()
 	case errors.As(err, &final):
