@@ -58,7 +58,7 @@ func TestCaptureStopped(t *testing.T) {
 				kill(t, c.pid, sig)
 				untilState(t, c.pid, 'T')
 				for i := range 4 {
-					s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%2 == 1})
+					s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%2 == 1, Deadline: patience})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -101,7 +101,7 @@ func captureContinuously(t testing.TB, pid, routines int) func() int {
 	for i := range routines {
 		group.Go(func() {
 			for ctx.Err() == nil {
-				_, err := Capture(ctx, anyTarget(pid), snapshot.Options{AllThreads: i%2 == 1})
+				_, err := Capture(ctx, anyTarget(pid), snapshot.Options{AllThreads: i%2 == 1, Deadline: patience})
 				switch {
 				case err == nil:
 					counts[i]++
@@ -168,7 +168,7 @@ func TestBadTargets(t *testing.T) {
 		{"user", wrong(func(t *process.Target) { t.UID++ }), process.ErrRecycled},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s, err := Capture(context.Background(), test.target, snapshot.Options{})
+			s, err := Capture(context.Background(), test.target, snapshot.Options{Deadline: patience})
 			if !errors.Is(err, test.want) || (err == nil) != (s != nil) {
 				t.Errorf("%v, want %v", err, test.want)
 			}
@@ -272,7 +272,7 @@ func TestStackBounds(t *testing.T) {
 // TestGrownStack checks a stack that grew after the maps were read.
 func TestGrownStack(t *testing.T) {
 	c := startTarget(t, "grow")
-	s, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{MaxStack: 8 << 20}, func(s step) {
+	s, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{MaxStack: 8 << 20, Deadline: patience}, func(s step) {
 		if s == stepMapped {
 			c.line(t) // says that it has come down
 			untilState(t, c.pid, 'S')

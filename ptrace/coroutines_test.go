@@ -78,7 +78,7 @@ func TestCoroutines(t *testing.T) {
 		t.Parallel()
 		c, wanted, low, high := coroutinesOf(t, "other")
 		untilState(t, c.pid, 'S')
-		s, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{Coroutines: wanted})
+		s, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{Coroutines: wanted, Deadline: patience})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestCoroutinesOfHostileProcess(t *testing.T) {
 	const most = 256 << 10
 	found := 0
 	for range 300 {
-		s, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{Coroutines: wanted, MaxStack: most})
+		s, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{Coroutines: wanted, MaxStack: most, Deadline: patience})
 		if err != nil {
 			t.Fatal(err)
 		}

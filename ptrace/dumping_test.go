@@ -44,7 +44,7 @@ func TestDumping(t *testing.T) {
 		}
 	}
 	another := process.Target{PID: target.PID, StartTime: 1, UID: -1}
-	if _, err := Capture(t.Context(), another, snapshot.Options{}); !errors.Is(err, process.ErrRecycled) {
+	if _, err := Capture(t.Context(), another, snapshot.Options{Deadline: patience}); !errors.Is(err, process.ErrRecycled) {
 		t.Errorf("another process than that one: %v", err)
 	}
 	checkDetached(t, target.PID)

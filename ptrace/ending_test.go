@@ -57,7 +57,7 @@ func endingRole(args []string) int {
 	after := time.Duration(rand.IntN(2_000_000))
 	time.AfterFunc(after, func() { _ = unix.Kill(pid, unix.SIGKILL) })
 	for {
-		switch _, err := capture(context.Background(), anyTarget(pid), snapshot.Options{}); {
+		switch _, err := capture(context.Background(), anyTarget(pid), snapshot.Options{Deadline: patience}); {
 		case errors.Is(err, process.ErrExited):
 			return 0
 		case err != nil:

@@ -49,7 +49,7 @@ func TestExtraReads(t *testing.T) {
 	}
 	untilState(t, c.pid, 'S')
 	for _, trail := range []*snapshot.ExtraReads{trailOf(t, c), nil} {
-		s, err := observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{ExtraReads: trail})
+		s, err := observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{ExtraReads: trail, Deadline: patience})
 		switch {
 		case err != nil || s.Engine != snapshot.EngineBlocked:
 			t.Fatal(s, err)
@@ -111,7 +111,7 @@ func TestKinds(t *testing.T) {
 		trail.OnStack, trail.Kinds = test.others, test.kinds
 		stopped := mustCapture(t, c.pid, snapshot.Options{ExtraReads: trail})
 		untilState(t, c.pid, 'S')
-		observed, err := observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{ExtraReads: trail})
+		observed, err := observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{ExtraReads: trail, Deadline: patience})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -106,7 +106,7 @@ func TestFaultKilledTarget(t *testing.T) {
 		captured := 0
 		go func() {
 			for {
-				_, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%8 >= 4})
+				_, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%8 >= 4, Deadline: patience})
 				if err != nil {
 					ended <- err
 					return
@@ -200,12 +200,12 @@ func TestFaultLeak(t *testing.T) {
 		if i == n/10 { // by then every cache is full
 			before = holding(t)
 		}
-		engine, ctx, pid, o := Capture, context.Background(), sleeper.pid, snapshot.Options{MapsSnapshot: layout}
+		engine, ctx, pid, o := Capture, context.Background(), sleeper.pid, snapshot.Options{MapsSnapshot: layout, Deadline: patience}
 		switch i % 50 {
 		case 0:
 			o.MapsSnapshot = nil
 		case 10, 30:
-			pid, o = threads.pid, snapshot.Options{AllThreads: true}
+			pid, o = threads.pid, snapshot.Options{AllThreads: true, Deadline: patience}
 		case 20:
 			pid = traced.pid
 		case 25:
@@ -230,12 +230,17 @@ func TestFaultLeak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	tooMuch := func(now held) bool {
+		return now.descriptors > before.descriptors || now.threads > before.threads+4 || now.resident > before.resident+32<<10
+	}
 	after := holding(t)
+	for end := time.Now().Add(10 * time.Second); tooMuch(after) && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		after = holding(t) // a process that has just been read may still be open
+	}
 	figure.Printf(t, "%d captures in %v: %v; descriptors %d, then %d; threads %d, then %d; resident %d KiB, then %d", n,
 		time.Since(began).Round(time.Second), outcomes, before.descriptors, after.descriptors, before.threads, after.threads,
 		before.resident, after.resident)
-	if after.descriptors > before.descriptors || after.threads > before.threads+4 ||
-		after.resident > before.resident+32<<10 {
+	if tooMuch(after) {
 		t.Errorf("held %+v, then %+v", before, after)
 	}
 	checkUnharmed(t, sleeper.pid)

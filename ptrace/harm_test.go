@@ -49,7 +49,7 @@ func captureRole(args []string) int {
 	os.Stdout.WriteString("ready\n")
 	for {
 		for i := range 10 {
-			_, err := Capture(context.Background(), anyTarget(pid), snapshot.Options{AllThreads: i%2 == 1})
+			_, err := Capture(context.Background(), anyTarget(pid), snapshot.Options{AllThreads: i%2 == 1, Deadline: patience})
 			if err != nil && !errors.Is(err, process.ErrTraced) && !errors.Is(err, process.ErrExited) {
 				os.Stdout.WriteString(err.Error() + "\n")
 				return 1
@@ -169,7 +169,7 @@ func TestUninterruptible(t *testing.T) {
 		c := frozen(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		_, err := captureWith(ctx, anyTarget(c.pid), snapshot.Options{}, func(s step) {
+		_, err := captureWith(ctx, anyTarget(c.pid), snapshot.Options{Deadline: patience}, func(s step) {
 			if s == stepWaiting {
 				cancel()
 			}
@@ -182,7 +182,7 @@ func TestUninterruptible(t *testing.T) {
 	})
 	t.Run("panic", func(t *testing.T) {
 		c := frozen(t)
-		_, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{}, func(s step) {
+		_, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{Deadline: patience}, func(s step) {
 			if s == stepWaiting {
 				panic("test")
 			}
@@ -195,7 +195,7 @@ func TestUninterruptible(t *testing.T) {
 	})
 	t.Run("wakes up", func(t *testing.T) {
 		c := frozen(t)
-		s, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{}, func(s step) {
+		s, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{Deadline: patience}, func(s step) {
 			if s == stepWaiting {
 				_ = c.stdin.Close()
 			}
@@ -219,7 +219,7 @@ func thaw(t *testing.T, c *child) {
 func TestTraced(t *testing.T) {
 	c := startTarget(t, "sleep")
 	tracer := startTarget(t, "tracer", strconv.Itoa(c.pid))
-	_, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{})
+	_, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{Deadline: patience})
 	var traced *process.TracedError
 	if !errors.As(err, &traced) || traced.Tracer != tracer.pid || traced.Name != "target" {
 		t.Errorf("%v, tracer is %d", err, tracer.pid)

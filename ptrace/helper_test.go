@@ -26,6 +26,9 @@ const redZone = 128
 // targetProgram is testdata/target.c, compiled; "" if there is no C compiler.
 var targetProgram string
 
+// patience is how long the tests wait for what must happen, however busy the machine is.
+const patience = 3 * time.Minute
+
 // roleVariable makes the test binary play another role in a child process: it is a key of roles.
 const roleVariable = "PTRACE_TEST_ROLE"
 
@@ -127,7 +130,7 @@ func anyTarget(pid int) process.Target { return process.Target{PID: pid, UID: -1
 func until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	for begin := time.Now(); !condition(); time.Sleep(100 * time.Microsecond) {
-		if time.Since(begin) > time.Minute {
+		if time.Since(begin) > patience {
 			t.Fatalf("waited too long: %s", what)
 		}
 	}
@@ -202,7 +205,7 @@ func checkDetached(t testing.TB, pid int) {
 // checkSnapshot verifies conditions for every complete capture of a process with a valid stack.
 func checkSnapshot(t testing.TB, s *snapshot.Snapshot) {
 	t.Helper()
-	if s.Engine != snapshot.EngineStop || s.Pause <= 0 || s.Pause > time.Minute || len(s.Maps) == 0 ||
+	if s.Engine != snapshot.EngineStop || s.Pause <= 0 || s.Pause > patience || len(s.Maps) == 0 ||
 		len(s.Threads) == 0 {
 		t.Errorf("engine %q, pause %v, %d maps, %d threads", s.Engine, s.Pause, len(s.Maps), len(s.Threads))
 	}
@@ -240,6 +243,9 @@ type engine func(context.Context, process.Target, snapshot.Options) (*snapshot.S
 // mustCapture captures a process that must be unharmed afterwards.
 func mustCapture(t testing.TB, pid int, o snapshot.Options) *snapshot.Snapshot {
 	t.Helper()
+	if o.Deadline == 0 {
+		o.Deadline = patience
+	}
 	s, err := Capture(context.Background(), anyTarget(pid), o)
 	if err != nil {
 		t.Fatal(err)

@@ -23,10 +23,10 @@ import (
 func TestLeaderless(t *testing.T) {
 	c := startTarget(t, "leaderless", "3")
 	untilState(t, c.pid, 'Z')
-	if _, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{}); !errors.Is(err, process.ErrExited) {
+	if _, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{Deadline: patience}); !errors.Is(err, process.ErrExited) {
 		t.Error(err)
 	}
-	s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: true})
+	s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: true, Deadline: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestMapsByThreads(t *testing.T) {
 func TestThreadsComeAndGo(t *testing.T) {
 	c := startTarget(t, "churn")
 	for range 100 {
-		s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: true})
+		s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: true, Deadline: patience})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func execFromThread(t *testing.T, others string) {
 	c := startTarget(t, "phoenix", "0", others)
 	captured := 0
 	for i := range 400 {
-		s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%2 == 1})
+		s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%2 == 1, Deadline: patience})
 		switch {
 		case err == nil:
 			captured++
@@ -152,7 +152,7 @@ func TestExitDuringCapture(t *testing.T) {
 			for i := range 20 {
 				c := startTarget(t, "threads", "3")
 				kills := 0
-				_, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%2 == 1}, func(s step) {
+				_, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%2 == 1, Deadline: patience}, func(s step) {
 					if s == at {
 						kill(t, c.pid, unix.SIGKILL)
 						kills++
@@ -179,12 +179,12 @@ func TestCanceled(t *testing.T) {
 	c := startTarget(t, "sleep")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Capture(ctx, anyTarget(c.pid), snapshot.Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := Capture(ctx, anyTarget(c.pid), snapshot.Options{Deadline: patience}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	for _, at := range []step{stepMapped, stepSeized} {
 		ctx, cancel := context.WithCancel(context.Background())
-		_, err := captureWith(ctx, anyTarget(c.pid), snapshot.Options{}, func(s step) {
+		_, err := captureWith(ctx, anyTarget(c.pid), snapshot.Options{Deadline: patience}, func(s step) {
 			if s == at {
 				cancel()
 			}
@@ -197,7 +197,7 @@ func TestCanceled(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), time.Nanosecond)
 	defer cancel()
-	_, err := Capture(ctx, anyTarget(c.pid), snapshot.Options{})
+	_, err := Capture(ctx, anyTarget(c.pid), snapshot.Options{Deadline: patience})
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrDeadline) {
 		t.Error(err)
 	}
@@ -207,7 +207,7 @@ func TestCanceled(t *testing.T) {
 func TestPanic(t *testing.T) {
 	c := startTarget(t, "sleep")
 	for _, at := range []step{stepMapped, stepSeized, stepDone} {
-		s, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{}, func(s step) {
+		s, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{Deadline: patience}, func(s step) {
 			if s == at {
 				panic("test")
 			}

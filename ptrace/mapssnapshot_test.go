@@ -36,7 +36,7 @@ func TestMapsSnapshot(t *testing.T) {
 	}
 	kill(t, target.pid, unix.SIGSTOP)
 	untilState(t, target.pid, 'T')
-	stopped, err := Capture(t.Context(), anyTarget(target.pid), snapshot.Options{MapsSnapshot: first.MapsSnapshot})
+	stopped, err := Capture(t.Context(), anyTarget(target.pid), snapshot.Options{MapsSnapshot: first.MapsSnapshot, Deadline: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestStopsAreMuted(t *testing.T) {
 	}
 	select {
 	case <-signals:
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		t.Error("no signal for a child that has ended")
 	}
 }

@@ -131,7 +131,7 @@ func disturbed(t *testing.T, command *exec.Cmd, engine string, lasting time.Dura
 	for i := 0; i < 3 && time.Since(begin) < lasting/3; i++ {
 		switch engine {
 		case snapshot.EngineStop:
-			_, _ = Capture(t.Context(), anyTarget(c.pid), snapshot.Options{}) // it may have ended
+			_, _ = Capture(t.Context(), anyTarget(c.pid), snapshot.Options{Deadline: patience}) // it may have ended
 		case snapshot.EngineBlocked:
 			_, _ = observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{Deadline: lasting / 5})
 		case snapshot.EngineRunning:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -27,6 +28,9 @@ const sampled = runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64"
 // mustObserve observes a process, which must not notice.
 func mustObserve(t testing.TB, pid int, o snapshot.Options) *snapshot.Snapshot {
 	t.Helper()
+	if o.Deadline == 0 {
+		o.Deadline = patience
+	}
 	s, err := observe.Observe(t.Context(), anyTarget(pid), o)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +194,8 @@ func TestObserveTraced(t *testing.T) {
 		c := startTarget(t, "sleep")
 		untilState(t, c.pid, 'S')
 		want := mustCapture(t, c.pid, snapshot.Options{})
-		args := []string{"-o", "/dev/null", "-p", strconv.Itoa(c.pid)}
+		log := filepath.Join(t.TempDir(), "strace.log")
+		args := []string{"-o", log, "-p", strconv.Itoa(c.pid)}
 		if name == "gdb" {
 			args = []string{"-nx", "-q", "-p", strconv.Itoa(c.pid)}
 		}
@@ -199,8 +204,18 @@ func TestObserveTraced(t *testing.T) {
 		if err := errors.Join(err, tracer.Start()); err != nil {
 			t.Fatal(err)
 		}
-		until(t, name+" traces", func() bool { return traced(t, c.pid) && stateOf(t, c.pid) != 'R' })
-		if _, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{}); !errors.Is(err, process.ErrTraced) {
+		until(t, name+" traces", func() bool { return traced(t, c.pid) })
+		if name == "strace" {
+			kill(t, c.pid, unix.SIGWINCH) // only strace gets it
+			until(t, "strace has reported the signal and waits", func() bool {
+				reported, err := os.ReadFile(log)
+				return err == nil && strings.Contains(string(reported), "SIGWINCH") && stateOf(t, tracer.Process.Pid) == 'S' &&
+					stateOf(t, c.pid) == 'S'
+			})
+		} else {
+			untilState(t, c.pid, 't') // gdb does not resume it
+		}
+		if _, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{Deadline: patience}); !errors.Is(err, process.ErrTraced) {
 			t.Errorf("%s: stop: %v", name, err)
 		}
 		s := mustObserve(t, c.pid, snapshot.Options{})
@@ -273,16 +288,16 @@ func TestObserveRefuses(t *testing.T) {
 		"itself":     {anyTarget(os.Getpid()), process.ErrSelf},
 		"nothing":    {anyTarget(0), process.ErrInvalidPID},
 	} {
-		if _, err := observe.Observe(t.Context(), tt.target, snapshot.Options{}); !errors.Is(err, tt.want) {
+		if _, err := observe.Observe(t.Context(), tt.target, snapshot.Options{Deadline: patience}); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := observe.Observe(canceled, anyTarget(c.pid), snapshot.Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := observe.Observe(canceled, anyTarget(c.pid), snapshot.Options{Deadline: patience}); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
 	_ = c.Process.Kill()
 	_ = c.Wait()
-	if _, err := observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{}); !errors.Is(err, process.ErrExited) {
+	if _, err := observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{Deadline: patience}); !errors.Is(err, process.ErrExited) {
 		t.Errorf("dead: %v", err)
 	}
 }
@@ -327,7 +342,7 @@ func BenchmarkObserve(b *testing.B) {
 		b.Run(what, func(b *testing.B) {
 			c := startTarget(b, what)
 			for b.Loop() {
-				if _, err := observe.Observe(b.Context(), anyTarget(c.pid), snapshot.Options{}); err != nil {
+				if _, err := observe.Observe(b.Context(), anyTarget(c.pid), snapshot.Options{Deadline: patience}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -35,7 +35,7 @@ func TestSwappedStack(t *testing.T) {
 			return swappedPages(t, c.pid, call.SP, end) > 0
 		})
 		left := -1
-		snap, err := captureWith(t.Context(), anyTarget(c.pid), snapshot.Options{}, func(at step) {
+		snap, err := captureWith(t.Context(), anyTarget(c.pid), snapshot.Options{Deadline: patience}, func(at step) {
 			if at == stepSeized {
 				left = swappedPages(t, c.pid, call.SP, end)
 			}

@@ -27,13 +27,20 @@ func TestObserveBounded(t *testing.T) {
 		_, err := observe.Observe(ctx, anyTarget(c.pid), snapshot.Options{Deadline: 200 * time.Millisecond})
 		return time.Since(began), err
 	}
-	const most = 10 * time.Second // with much to spare on a busy machine
+	const most = time.Minute // with much to spare on a busy machine
 	took, err := look(t.Context())
 	if !errors.Is(err, process.ErrUnreachable) || !errors.Is(err, observe.ErrNotObserved) || took > most {
 		t.Fatalf("after %s: %v", took, err)
 	}
-	if took, err := look(t.Context()); !errors.Is(err, process.ErrUnreachable) || took > 200*time.Millisecond {
-		t.Errorf("the second after %s: %v", took, err)
+	const more = 1000
+	began := time.Now()
+	for range more {
+		if _, err := look(t.Context()); !errors.Is(err, process.ErrUnreachable) {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began); took > more*100*time.Millisecond { // each that waits takes 200 ms
+		t.Errorf("%d more after %s", more, took)
 	}
 	checkDetached(t, c.pid)
 	kill(t, c.pid, unix.SIGKILL)

@@ -110,7 +110,7 @@ func reuse(program string, i int) (string, error) {
 		capture = observe.Observe
 	}
 	captureErr := untilSeen(func() error {
-		_, err := capture(context.Background(), target, snapshot.Options{})
+		_, err := capture(context.Background(), target, snapshot.Options{Deadline: patience})
 		return err
 	})
 	if err != nil {

@@ -67,19 +67,19 @@ func TestOtherRightsAfterCheck(t *testing.T) {
 	}
 	target := process.Target{PID: pid, UID: -1, Rights: &rights}
 	ctx := t.Context()
-	if _, err := Capture(ctx, target, snapshot.Options{}); err != nil {
+	if _, err := Capture(ctx, target, snapshot.Options{Deadline: patience}); err != nil {
 		t.Fatalf("before the process executes the program: %v", err)
 	}
 	executed := func() bool {
 		status, err := process.ReadStatus(pid)
 		return err == nil && status.GID[1] == group
 	}
-	snap, err := captureWith(ctx, target, snapshot.Options{}, func(at step) {
+	snap, err := captureWith(ctx, target, snapshot.Options{Deadline: patience}, func(at step) {
 		if at != stepSeized {
 			return
 		}
 		_, _ = stdin.Write([]byte("go\n"))
-		for until := time.Now().Add(time.Minute); !executed() && time.Now().Before(until); {
+		for until := time.Now().Add(patience); !executed() && time.Now().Before(until); {
 			time.Sleep(time.Millisecond)
 		}
 	})
@@ -91,15 +91,15 @@ func TestOtherRightsAfterCheck(t *testing.T) {
 		t.Fatal("the process has not executed the program")
 	}
 	for name, look := range map[string]func() error{
-		"Observe": func() error { _, err := observe.Observe(ctx, target, snapshot.Options{}); return err },
-		"Capture": func() error { _, err := Capture(ctx, target, snapshot.Options{}); return err },
+		"Observe": func() error { _, err := observe.Observe(ctx, target, snapshot.Options{Deadline: patience}); return err },
+		"Capture": func() error { _, err := Capture(ctx, target, snapshot.Options{Deadline: patience}); return err },
 	} {
 		if err := look(); !errors.As(err, &denied) || denied.Reason != process.ReasonRights {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	target.Rights = nil // as in a request for the process itself, by root
-	if _, err := Capture(ctx, target, snapshot.Options{}); err != nil {
+	if _, err := Capture(ctx, target, snapshot.Options{Deadline: patience}); err != nil {
 		t.Errorf("without a comparison: %v", err)
 	}
 }

@@ -40,7 +40,7 @@ func suspendRole(args []string) int {
 	os.Stdout.WriteString("ready\n")
 	for {
 		for range 10 {
-			if _, err := observe.Observe(context.Background(), anyTarget(pid), snapshot.Options{}); err != nil {
+			if _, err := observe.Observe(context.Background(), anyTarget(pid), snapshot.Options{Deadline: patience}); err != nil {
 				os.Stdout.WriteString(err.Error() + "\n")
 				return 1
 			}

@@ -29,7 +29,7 @@ func TestKernelWorker(t *testing.T) {
 			t.Parallel()
 			pipe, c := startUring(t)
 			for range 20 {
-				snap, err := capture(t.Context(), anyTarget(c.pid), snapshot.Options{AllThreads: true})
+				snap, err := capture(t.Context(), anyTarget(c.pid), snapshot.Options{AllThreads: true, Deadline: patience})
 				if err != nil {
 					t.Fatal(err)
 				}

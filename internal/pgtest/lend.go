@@ -10,7 +10,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -125,7 +127,14 @@ func (s *Server) renew() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close(ctx) }()
+	defer func() {
+		pid := int(conn.PgConn().PID())
+		_ = conn.Close(ctx)
+		// The next test must not see this session, which ends later than Close.
+		for ctx.Err() == nil && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			time.Sleep(time.Millisecond)
+		}
+	}()
 	var changed bool
 	if err := conn.QueryRow(ctx, changedSQL).Scan(&changed); err != nil || changed {
 		return errors.Join(err, fmt.Errorf("template1, the cluster or a setting was changed: %t", changed))

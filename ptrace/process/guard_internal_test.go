@@ -123,12 +123,18 @@ func TestBusyIsNotBlocked(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	began := time.Now()
-	if WithTimeout(pid, func() { _, _ = unix.Poll(nil, 2000) }, func() { close(ended) }) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pipe[0])
+	if WithTimeout(pid, func() { _, _ = unix.Read(pipe[0], make([]byte, 1)) }, func() { close(ended) }) {
 		t.Errorf("a read that sleeps in a system call was waited for, for %v", time.Since(began))
 	}
 	if Guard.Begin(pid) {
 		t.Error("a second read began beside one that sleeps")
 	}
+	unix.Close(pipe[1]) // ends the read
 	<-ended
 	if !Guard.Begin(pid) {
 		t.Error("no read begins after one that slept")

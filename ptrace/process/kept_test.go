@@ -19,7 +19,7 @@ func sleeper(t *testing.T) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Millisecond) {
 		if s, err := ReadStatus(c.Process.Pid); err == nil && s.State == 'S' && s.Name == "sleep" {
 			return c
 		}
@@ -87,7 +87,7 @@ func TestKeptEqual(t *testing.T) {
 	if err := c.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Millisecond) {
 		if s, err := ReadStatus(pid); err == nil && s.State == 'T' {
 			break
 		}

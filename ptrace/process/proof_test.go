@@ -57,7 +57,10 @@ func TestProof(t *testing.T) {
 	k := NewKeeper(1)
 	k.Begin([]int{pid})
 	defer k.Close()
-	before := proofWhen(t, pid, func(*Proof) bool { return true })
+	before := proofWhen(t, pid, func(p *Proof) bool { // while it starts, it can also sleep until a page of its program is there
+		call, err := ReadSyscall(pid, pid)
+		return err == nil && !call.Running && call.Number == syscall.SYS_READ && call.Args[0] == 0 && p.Holds()
+	})
 	rights, err := before.Rights()
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +97,7 @@ func TestProof(t *testing.T) {
 // proofWhen waits for a proof.
 func proofWhen(t *testing.T, pid int, want func(*Proof) bool) *Proof {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Millisecond) {
 		if p := Prove(pid); p != nil && want(p) {
 			return p
 		}
@@ -115,6 +118,15 @@ func TestNoProof(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = busy.Process.Kill(); _ = busy.Wait() })
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Millisecond) {
+		// Before that, it waits for the pages of its program.
+		if ran, ok := Ran(busy.Process.Pid); ok && ran > 200*time.Millisecond {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the process does not run")
+		}
+	}
 	k := NewKeeper(2)
 	k.Begin([]int{busy.Process.Pid, os.Getpid()})
 	defer k.Close()

@@ -172,7 +172,7 @@ func TestReadAhead(t *testing.T) {
 	}
 	last := d.early.offsets[len(d.early.offsets)-1]
 	d.readAhead(last)
-	for deadline := time.Now().Add(time.Minute); !begun(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !begun(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of %d small sections, or a large one was not expanded", inMemory.Load(), small)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 )
@@ -45,7 +46,7 @@ func TestBareSpin(t *testing.T) {
 			target := process.Target{PID: cmd.Process.Pid, UID: -1}
 			spins := false // at first the program has not reached the handler yet
 			for deadline := time.Now().Add(3 * time.Minute); !spins; {
-				tr, err := c.Capture(t.Context(), target, capture.Options{})
+				tr, err := c.Capture(t.Context(), target, capture.Options{Deadline: pgtest.Patience})
 				spins = err == nil && len(tr.Threads[0].Frames) == len(want)
 				if !spins && time.Now().After(deadline) {
 					t.Fatalf("%v, %+v", err, tr)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -83,7 +84,7 @@ func awaitState(t *testing.T, pid int, state byte) {
 
 func capturer(t *testing.T) *capture.Capturer {
 	t.Helper()
-	c, err := capture.New(capture.Config{})
+	c, err := capture.New(capture.Config{LinesWait: time.Minute}) // a busy machine must not leave out facts of the server
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +93,9 @@ func capturer(t *testing.T) *capture.Capturer {
 
 func take(t *testing.T, c *capture.Capturer, pid int, o capture.Options) backtrace.Thread {
 	t.Helper()
+	if o.Deadline == 0 {
+		o.Deadline = pgtest.Patience
+	}
 	var reading *backtrace.ReadingError
 	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	for errors.As(err, &reading) { // a busy machine: the reading continues in the background

@@ -62,12 +62,12 @@ func compareCgo(t *testing.T, exe string) {
 	t.Helper()
 	cmd, dump := startGo(t, exe)
 	tr, err := patient(t, capture.Config{}).Capture(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1},
-		capture.Options{})
+		capture.Options{Deadline: pgtest.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
 	all, err := patient(t, capture.Config{}).Goroutines(t.Context(),
-		process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestGoLibrary(t *testing.T) {
 		return slices.Contains(goNames(&th), "main._Cfunc_cSleep")
 	})
 	checkLibrary(t, &th, "enter")
-	tr, err := c.Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+	tr, err := c.Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}

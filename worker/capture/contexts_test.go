@@ -163,13 +163,13 @@ func TestMemoryContexts(t *testing.T) {
 		query(t, conn, viewQuery(major, "")) // fills the caches
 
 		for seconds := 2; ; seconds *= 2 {
-			asleep := make(chan []string)
+			asleep := make(chan []string, 1)
 			go func() {
 				sleep := fmt.Sprintf(", (SELECT pg_sleep(%d))", seconds)
 				asleep <- viewRows(t, query(t, conn, viewQuery(major, sleep)), major)
 			}()
 			pgtest.Wait(t, "the query to sleep", func() bool {
-				return observe(t, pid, capture.Options{}).Wait.Event == "PgSleep"
+				return len(asleep) > 0 || observe(t, pid, capture.Options{}).Wait.Event == "PgSleep"
 			})
 			m := contexts(t, pid)
 			still := observe(t, pid, capture.Options{}).Wait.Event == "PgSleep"
@@ -232,14 +232,15 @@ func loggedRows(log string, major int) (rows []string) {
 // it logs. Such a process has contexts of the kinds Slab and Generation.
 func TestMemoryContextsOfWalsender(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
-		server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{"wal_level = logical"}})
+		server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{"wal_level = logical", "wal_sender_timeout = 0"}})
 		sender, other := decoding(t, server)
 		pid := int(sender.PID())
 		var got, want []string
 		for range 10 { // it may have decoded something in between
+			before := strings.Count(server.Log(), "Grand total")
 			query(t, other, fmt.Sprintf("SELECT pg_log_backend_memory_contexts(%d)", pid))
 			pgtest.Wait(t, "the contexts in the log", func() bool {
-				return strings.Contains(server.Log(), "Grand total")
+				return strings.Count(server.Log(), "Grand total") > before
 			})
 			m := contexts(t, pid)
 			got, want = logRows(m), loggedRows(server.Log(), m.Major)
@@ -337,12 +338,17 @@ func TestMemoryContextsOfStuckProcesses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stopped++
 			t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+			ended := false
 			pgtest.Wait(t, "the process to stop", func() bool {
 				st, err := process.ReadStat(pid)
-				return err == nil && st.State == 'T'
+				ended = errors.Is(err, process.ErrExited) || st.State == 'Z'
+				return ended || err == nil && st.State == 'T'
 			})
+			if ended {
+				continue
+			}
+			stopped++
 			m := contexts(t, pid)
 			if !m.Consistent || m.Contexts[0].Name != "TopMemoryContext" || m.Contexts[0].Used() <= 0 {
 				t.Errorf("process %d: consistent %t, %+v", pid, m.Consistent, m.Contexts[0])

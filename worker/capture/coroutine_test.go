@@ -3,6 +3,7 @@ package capture_test
 import (
 	"testing"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 )
@@ -14,7 +15,9 @@ func TestCoroutineBase(t *testing.T) {
 	pid := run(t, compile(t, "testdata/coroutine.c"))
 	awaitState(t, pid, 'S')
 	for _, nonStop := range []bool{false, true} {
-		tr, err := capturer(t).Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
+		tr, err := capturer(t).Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{
+			NonStop: nonStop, Deadline: pgtest.Patience,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

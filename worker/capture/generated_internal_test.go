@@ -44,10 +44,7 @@ func TestSearchedFrames(t *testing.T) {
 		}()
 		by, searched := newCapturer(t), newCapturer(t)
 		through := 0
-		for range 200 {
-			if through == 5 {
-				break
-			}
+		for deadline := time.Now().Add(pgtest.Patience); through < 5 && time.Now().Before(deadline); {
 			stopped(t, pid, func() {
 				registered := frames(t, by, pid, Options{})
 				forgetDescriptors(t, searched, pid)
@@ -134,6 +131,7 @@ func forgetDescriptors(t *testing.T, c *Capturer, pid int) {
 
 func frames(t *testing.T, c *Capturer, pid int, o Options) []backtrace.Frame {
 	t.Helper()
+	o.Deadline = pgtest.Patience
 	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	if err != nil {
 		t.Fatal(err)

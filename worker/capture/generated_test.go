@@ -97,7 +97,9 @@ func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 	}
 	var captured throughGenerated
 	for captured.whole < enough && time.Now().Before(deadline) {
-		tr, err := c.Capture(t.Context(), target, capture.Options{NonStop: true})
+		tr, err := c.Capture(t.Context(), target, capture.Options{
+			NonStop: true, Deadline: pgtest.Patience,
+		})
 		if err != nil || tr.Engine != snapshot.EngineRunning {
 			continue // on a busy machine it may be neither asleep nor on the CPU for long enough
 		}

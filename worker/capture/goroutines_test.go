@@ -194,11 +194,11 @@ func TestBusyGoroutines(t *testing.T) {
 	var all, whole int
 	var longest time.Duration
 	pgtest.Wait(t, "the program to begin", func() bool {
-		tr, err := c.Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		tr, err := c.Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 		return err == nil && len(tr.Goroutines) > 10
 	})
 	for range rounds {
-		tr, err := c.Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		tr, err := c.Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +272,7 @@ func compareGoroutines(t *testing.T, exe string, args ...string) {
 func compareRunning(t *testing.T, cmd *exec.Cmd, dump *bytes.Buffer) {
 	t.Helper()
 	tr, err := patient(t, capture.Config{}).Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1},
-		capture.Options{MaxFrames: 5000})
+		capture.Options{MaxFrames: 5000, Deadline: pgtest.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func captureRunning(
 	t *testing.T, c *capture.Capturer, pid int, calls *regexp.Regexp, o capture.Options,
 ) *goTally {
 	t.Helper()
-	o.MaxFrames = 5000
+	o.MaxFrames, o.Deadline = 5000, pgtest.Patience
 	n := goStacksDefault
 	if pgtest.Full() {
 		n = goStacksFull

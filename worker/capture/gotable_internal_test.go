@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
@@ -55,7 +56,9 @@ func TestOracleGoTable(t *testing.T) {
 	}
 	for range rounds {
 		snap, err := ptrace.Capture(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1},
-			snapshot.Options{AllThreads: true, RedZone: c.arch.RedZone, MaxStack: 64 << 10})
+			snapshot.Options{
+				AllThreads: true, RedZone: c.arch.RedZone, MaxStack: 64 << 10, Deadline: pgtest.Patience,
+			})
 		if err != nil {
 			t.Fatal(err)
 		}

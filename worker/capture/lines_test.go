@@ -240,7 +240,7 @@ func TestConcurrentLines(t *testing.T) {
 		pid := start(t, exe)
 		wg.Go(func() {
 			for range 5 {
-				tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
+				tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 				if err != nil {
 					t.Errorf("capture: %v", err)
 				} else if got := places(&tr.Threads[0]); !slices.Equal(got, inlinedStack) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -21,7 +22,7 @@ func TestMainThreadExited(t *testing.T) {
 		t.Fatal("no thread shows the memory of the process")
 	}
 	for _, nonStop := range []bool{false, true} {
-		o := capture.Options{NonStop: nonStop}
+		o := capture.Options{NonStop: nonStop, Deadline: pgtest.Patience}
 		var exited *process.MainThreadError
 		_, err := capturer(t).Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 		if !errors.As(err, &exited) || exited.Threads != 1 {

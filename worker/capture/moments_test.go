@@ -108,10 +108,7 @@ func newObservation(t *testing.T, binDir string) *observation {
 			t.Fatal(err)
 		}
 	}
-	var err error
-	if o.capturer, err = capture.New(capture.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	o.capturer = capturer(t)
 	const slowVacuum = "SET vacuum_cost_delay = 1; SET vacuum_cost_limit = 1; SET min_parallel_index_scan_size = 0"
 	if _, err := o.backend.Exec(t.Context(), slowVacuum); err != nil {
 		t.Fatal(err)
@@ -129,14 +126,14 @@ func (o *observation) moment(t *testing.T, command string) {
 		}
 	}
 	result := o.start(command)
-	o.awaitActive(t)
+	o.awaitActive(t, result)
 	time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
 	o.signal(t, syscall.SIGSTOP)
 	pgtest.Wait(t, "the backend to stop", func() bool {
 		st, err := process.ReadStat(o.pid)
 		return err == nil && st.State == 'T'
 	})
-	tr, err := o.capturer.Capture(t.Context(), process.Target{PID: o.pid, UID: -1}, capture.Options{})
+	tr, err := o.capturer.Capture(t.Context(), process.Target{PID: o.pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 	compared := func() string { return "" }
 	if err == nil {
 		compared = o.compareActivity(t, tr, command)
@@ -185,8 +182,8 @@ func (r *rows) Read(p []byte) (int, error) {
 	return copy(p, fmt.Sprintf("%d\trow %d\n", r.n, r.n)), nil
 }
 
-// awaitActive waits until the server has received the command.
-func (o *observation) awaitActive(t *testing.T) {
+// awaitActive waits until the server has received the command, or until the command has ended.
+func (o *observation) awaitActive(t *testing.T, result <-chan error) {
 	t.Helper()
 	pgtest.Wait(t, "the command to be received", func() bool {
 		var state string
@@ -195,7 +192,7 @@ func (o *observation) awaitActive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return state == "active"
+		return state == "active" || len(result) > 0
 	})
 }
 

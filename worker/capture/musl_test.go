@@ -40,7 +40,9 @@ func TestMusl(t *testing.T) {
 			processes = append(processes, server.PostmasterPID())
 			rand.Shuffle(len(processes), func(i, j int) { processes[i], processes[j] = processes[j], processes[i] })
 			for _, pid := range processes {
-				tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
+				tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{
+					NonStop: nonStop, Deadline: pgtest.Patience,
+				})
 				switch {
 				case errors.Is(err, process.ErrExited), errors.Is(err, process.ErrRecycled):
 				case err != nil:

@@ -16,6 +16,8 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
@@ -28,7 +30,14 @@ var frameLine = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f
 // seen captures a process and checks that the capture has not stopped it. The parameter engine is the expected engine.
 func seen(t *testing.T, pid int, o capture.Options, engine string) *backtrace.Trace {
 	t.Helper()
-	tr, err := capturer(t).Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
+	if o.Deadline == 0 {
+		o.Deadline = pgtest.Patience
+	}
+	c := capturer(t)
+	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
+	for deadline := time.Now().Add(pgtest.Patience); errors.Is(err, observe.ErrNotObserved) && time.Now().Before(deadline); {
+		tr, err = c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o) // a busy machine
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +112,7 @@ func TestUninterruptible(t *testing.T) {
 		awaitState(t, pid, 'D')
 		began := time.Now()
 		tr := seen(t, pid, capture.Options{Deadline: pgtest.Patience}, "blocked")
-		if took := time.Since(began); took > pgtest.Soon {
+		if took := time.Since(began); took > pgtest.Patience/2 {
 			t.Errorf("took %v", took)
 		}
 		checkOrder(t, &tr.Threads[0], "__vfork", "fork_and_wait", "inner", "middle", "outer", "main", "_start")
@@ -212,6 +221,10 @@ func TestManyThreads(t *testing.T) {
 	ended, walked, stops, late := 0, 0, 0, 0
 	for range rounds {
 		tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{AllThreads: true})
+		if errors.Is(err, ptrace.ErrDeadline) {
+			t.Logf("the machine is too busy: %v", err)
+			continue
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -255,7 +268,9 @@ func TestManyThreads(t *testing.T) {
 	if longest > pgtest.Soon {
 		t.Errorf("a pause of %v", longest)
 	}
-	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{AllThreads: true, NonStop: true})
+	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{
+		AllThreads: true, NonStop: true, Deadline: pgtest.Patience,
+	})
 	if err != nil || len(tr.Threads) < n/2 || tr.Pause != 0 || tr.Engine == snapshot.EngineStop {
 		t.Errorf("without a stop: %v", err)
 	}
@@ -288,7 +303,9 @@ func TestPreferNonStop(t *testing.T) {
 	for mode, want := range map[string]string{"sleep": snapshot.EngineBlocked, "busy": snapshot.EngineStop} {
 		pid := run(t, program, mode)
 		pgtest.Wait(t, mode+" is captured by engine "+want, func() bool {
-			tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{PreferNonStop: true})
+			tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{
+				PreferNonStop: true, Deadline: pgtest.Patience,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -228,10 +228,7 @@ func waitingPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *cap
 // isBare reports whether a server, of which pid is an idle session, has no call frame information.
 func isBare(t *testing.T, c *capture.Capturer, pid int) bool {
 	t.Helper()
-	stack, err := c.PlanStack(t.Context(), process.Target{PID: pid, UID: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stack := patientPlanStack(t, c, process.Target{PID: pid, UID: -1})
 	known := 0
 	for _, f := range stack.Frames {
 		if f.Start != 0 {
@@ -339,9 +336,42 @@ func patientPlans(t *testing.T, c *capture.Capturer, pid int) (plans *capture.Pl
 	t.Helper()
 	pgtest.Wait(t, "a read of the plans in time", func() bool {
 		plans, err = c.Plans(context.Background(), process.Target{PID: pid, UID: -1}, false)
-		return !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, process.ErrUnreachable)
+		return !tooSlow(err)
 	})
 	return plans, err
+}
+
+// patientPlanStack reads what the plans of a process are read from, like patientPlans.
+func patientPlanStack(t *testing.T, c *capture.Capturer, target process.Target) (stack *plan.Stack) {
+	t.Helper()
+	pgtest.Wait(t, "a stack in time", func() bool {
+		var err error
+		stack, err = c.PlanStack(context.Background(), target)
+		if err != nil && !tooSlow(err) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return stack
+}
+
+// patientReadPlans reads the plans that a stack has, like patientPlans.
+func patientReadPlans(t *testing.T, pid int, stack *plan.Stack) (levels []*plan.Level) {
+	t.Helper()
+	pgtest.Wait(t, "a read of the plans in time", func() bool {
+		var err error
+		levels, err = capture.ReadPlans(pid, stack)
+		if err != nil && !tooSlow(err) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return levels
+}
+
+// tooSlow reports whether an error says that a limit of a request was reached.
+func tooSlow(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, process.ErrUnreachable)
 }
 
 // plansOfWorkers returns the plans of the parallel workers that sleep in their plan.

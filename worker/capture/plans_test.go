@@ -92,10 +92,7 @@ func TestPlans(t *testing.T) {
 		// The tables and their statistics stay as they are, and a process that waits does not wake up on its own.
 		server := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off", "deadlock_timeout = 1h"}})
 		server.Exec(t, plansSetup)
-		c, err := capture.New(capture.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := capturer(t)
 		control := server.Connect(t, server.User, "postgres")
 		t.Run("statements", func(t *testing.T) { comparePlans(t, server, control, c) })
 		t.Run("trigger", func(t *testing.T) { planOfTrigger(t, server, control, c) })
@@ -187,16 +184,10 @@ func otherLayouts(t *testing.T, c *capture.Capturer, pid int) {
 		t.Fatal(err)
 	}
 	target := process.Target{PID: pid, UID: -1, StartTime: stat.StartTime}
-	stack, err := c.PlanStack(context.Background(), target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stack := patientPlanStack(t, c, target)
 	own := stack.Major
 	for stack.Major = 14; stack.Major <= 19; stack.Major++ {
-		levels, err := capture.ReadPlans(pid, stack)
-		if err != nil {
-			t.Fatal(err)
-		}
+		levels := patientReadPlans(t, pid, stack)
 		for _, l := range levels {
 			if l.Top != nil && stack.Major != own {
 				t.Errorf("with the layout of version %d:\n%s", stack.Major, l.Text(true))
@@ -209,20 +200,14 @@ func otherLayouts(t *testing.T, c *capture.Capturer, pid int) {
 // is at the node that runs, or above it with a note that it may be below.
 func withoutStarts(t *testing.T, c *capture.Capturer, pid int, want []*plan.Level) {
 	t.Helper()
-	stack, err := c.PlanStack(t.Context(), process.Target{PID: pid, UID: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stack := patientPlanStack(t, c, process.Target{PID: pid, UID: -1})
 	exported := slices.Collect(maps.Values(stack.Functions))
 	for i := range stack.Frames {
 		if f := &stack.Frames[i]; !slices.Contains(exported, f.Start) {
 			f.Start, f.End = 0, 0
 		}
 	}
-	levels, err := capture.ReadPlans(pid, stack)
-	if err != nil {
-		t.Fatal(err)
-	}
+	levels := patientReadPlans(t, pid, stack)
 	if len(levels) != len(want) {
 		t.Errorf("without call frame information: %d levels, not %d", len(levels), len(want))
 		return

@@ -98,7 +98,8 @@ func (p *position) is(level string) bool { return strings.HasPrefix(level, p.lev
 // command there.
 func (o *observation) cancelAt(t *testing.T, p *position) (tr *backtrace.Trace, where string) {
 	t.Helper()
-	for range 30 { // the command may have passed the place before a capture
+	// The command may have passed the place before a capture.
+	for deadline := time.Now().Add(pgtest.Patience); time.Now().Before(deadline); {
 		o.exec(t, o.watch, p.before)
 		o.exec(t, o.holder, "BEGIN; "+p.hold)
 		result := o.start(p.command)
@@ -136,7 +137,7 @@ func (o *observation) stopAt(t *testing.T, p *position, result <-chan error) (*b
 			st, err := process.ReadStat(o.pid)
 			return err == nil && st.State == 'T'
 		})
-		tr, err := o.capturer.Capture(t.Context(), process.Target{PID: o.pid, UID: -1}, capture.Options{})
+		tr, err := o.capturer.Capture(t.Context(), process.Target{PID: o.pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 		if err != nil {
 			o.signal(t, syscall.SIGCONT)
 			t.Fatal(err)

@@ -23,6 +23,9 @@ func observe(t *testing.T, pid int, o capture.Options) *backtrace.Trace {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if o.Deadline == 0 {
+		o.Deadline = pgtest.Patience
+	}
 	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	if err != nil {
 		t.Fatal(err)
@@ -109,33 +112,30 @@ func TestEveryProcess(t *testing.T) {
 			}
 			return out
 		}
-		capturer, err := capture.New(capture.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := capturer(t)
 		compared := 0
 		pgtest.Wait(t, "the processes to rest", func() bool {
 			compared = 0
 			before := read()
-			got := make(map[int]backtrace.Wait)
+			got, queries := make(map[int]backtrace.Wait), make(map[int]string)
 			for pid := range before {
-				tr, err := capturer.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
+				tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 				if errors.Is(err, process.ErrExited) {
 					continue // autovacuum looks round
 				}
 				if err != nil {
 					t.Fatal(err)
 				}
-				got[pid] = tr.Wait
-				if tr.Query != "" {
-					t.Errorf("process %d at rest has the query %q", pid, tr.Query)
-				}
+				got[pid], queries[pid] = tr.Wait, tr.Query
 			}
 			after := read()
 			for pid, w := range got {
 				if before[pid] == after[pid] {
 					if w != after[pid] {
 						return false // a stop wakes a process, which then goes back to rest
+					}
+					if queries[pid] != "" {
+						t.Errorf("process %d at rest has the query %q", pid, queries[pid])
 					}
 					compared++
 				}

@@ -168,7 +168,11 @@ func (b *probedBackend) during(sql string) *backtrace.Thread {
 		if err != nil || time.Now().After(deadline) {
 			b.t.Fatalf("%s does not wait: %q, %v", sql, event, err)
 		}
-		if event == "PgSleep" {
+		st, err := process.ReadStat(b.pid)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if event == "PgSleep" && st.State == 'S' { // it reports the event before it sleeps
 			break
 		}
 	}

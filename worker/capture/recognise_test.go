@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
@@ -70,11 +71,11 @@ func TestUnknownServer(t *testing.T) {
 // build-id.
 func observeAlone(t *testing.T, pid int) *backtrace.Trace {
 	t.Helper()
-	c, err := capture.New(capture.Config{AwaitNames: true})
+	c, err := capture.New(capture.Config{AwaitNames: true, LinesWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
+	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func whileBusy(t *testing.T, server *pgtest.Server, sql string, judge func(*snap
 	for range stops {
 		before := timeRun(t, target.PID)
 		pgtest.Wait(t, "the backend to run", func() bool { return timeRun(t, target.PID) != before })
-		s, err := ptrace.Capture(ctx, target, snapshot.Options{})
+		s, err := ptrace.Capture(ctx, target, snapshot.Options{Deadline: pgtest.Patience})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func TestNonStopBusy(t *testing.T) {
 			t.Skip("takes long: not with -short")
 		}
 		server := pgtest.Lend(t, binDir, pgtest.Options{})
-		c, err := New(Config{})
+		c, err := New(Config{LinesWait: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestNonStopBusy(t *testing.T) {
 				_ = conn.PgConn().Exec(ctx, sql).Close()
 			}()
 			for range pgtest.Extent(40, 100) {
-				tr, err := c.Capture(ctx, process.Target{PID: pid, UID: -1}, Options{NonStop: true})
+				tr, err := c.Capture(ctx, process.Target{PID: pid, UID: -1}, Options{NonStop: true, Deadline: pgtest.Patience})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -67,7 +67,7 @@ func announce(t *testing.T, url string) *announcer {
 
 func remoteCapturer(t *testing.T, r symbolize.Remote) *capture.Capturer {
 	t.Helper()
-	c, err := capture.New(capture.Config{Remote: r})
+	c, err := capture.New(capture.Config{Remote: r, LinesWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func (a *announcer) arrival(t *testing.T) {
 	a.begin()
 	select {
 	case <-a.ended:
-	case <-time.After(time.Minute):
+	case <-time.After(pgtest.Patience):
 		t.Fatal("no debug file has arrived")
 	}
 }
@@ -93,7 +93,9 @@ func TestDebuginfod(t *testing.T) {
 	remote := announce(t, server.URL)
 	pid := start(t, program.Exe)
 	var asked sync.Map // the image's name by its build-id
-	c, err := capture.New(capture.Config{Remote: remote, Wanted: func(image, id string) { asked.Store(id, image) }})
+	c, err := capture.New(capture.Config{
+		Remote: remote, LinesWait: time.Minute, Wanted: func(image, id string) { asked.Store(id, image) },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +351,7 @@ func TestDebuginfodPostgres(t *testing.T) {
 		pid := child(t, server.PostmasterPID())
 		watch := capturer(t) // it has no Remote
 		pgtest.Wait(t, "it to have nothing to do", func() bool {
-			tr, err := watch.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
+			tr, err := watch.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 			return err == nil && tr.Wait.Class == "Activity"
 		})
 		before := postgresFrames(t, c, pid)
@@ -384,13 +386,19 @@ func child(t *testing.T, pid int) int {
 	return pids[0]
 }
 
-// postgresFrames captures a process and returns its frames in postgres.
+// postgresFrames captures a process and returns its frames in postgres. The process must have nothing to do: it looks round from
+// time to time.
 func postgresFrames(t *testing.T, c *capture.Capturer, pid int) []backtrace.Frame {
 	t.Helper()
-	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var tr *backtrace.Trace
+	pgtest.Wait(t, "it to have nothing to do", func() bool {
+		var err error
+		tr, err = c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tr.Wait.Class == "Activity"
+	})
 	var out []backtrace.Frame
 	for _, f := range tr.Threads[0].Frames {
 		if f.Module == "postgres" && f.Function != "_start" {

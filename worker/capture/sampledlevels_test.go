@@ -144,7 +144,9 @@ func TestSampledLevels(t *testing.T) {
 					t.Errorf("%s: %d of %d samples show levels", load.name, right, looks)
 					break
 				}
-				seen, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: true})
+				seen, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{
+					NonStop: true, Deadline: pgtest.Patience,
+				})
 				if err != nil || seen.Engine != snapshot.EngineRunning {
 					continue
 				}

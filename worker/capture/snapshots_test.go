@@ -282,7 +282,7 @@ func keepBusy(t *testing.T, server *pgtest.Server) {
 			if err != nil {
 				t.Fatalf("%s: %v", load.name, err)
 			}
-		case <-time.After(time.Minute):
+		case <-time.After(pgtest.Patience):
 			t.Fatalf("%s takes too long", load.name)
 		}
 	}

@@ -3,6 +3,7 @@ package capture
 import (
 	"errors"
 	"io"
+	"math"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -71,7 +72,9 @@ func snapshotOf(tb testing.TB, depth string, flags ...string) (
 	if err != nil {
 		tb.Fatal(err)
 	}
-	snap, err = ptrace.Capture(tb.Context(), process.Target{PID: pid, UID: -1}, snapshot.Options{})
+	snap, err = ptrace.Capture(tb.Context(), process.Target{PID: pid, UID: -1}, snapshot.Options{
+		Deadline: pgtest.Patience,
+	})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -113,7 +116,10 @@ func TestUnwindingAllocates(t *testing.T) {
 				}
 			}
 			walk()
-			allocations[depth] = testing.AllocsPerRun(50, walk)
+			allocations[depth] = math.Inf(1)
+			for range 5 { // what else runs in this process allocates, too
+				allocations[depth] = min(allocations[depth], testing.AllocsPerRun(50, walk))
+			}
 		}
 		if allocations["5"] != allocations["100"] {
 			t.Errorf("unwinding allocates %v times in the shallow stack, %v in the deep one%s", allocations["5"],

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"testing"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 )
 
@@ -26,7 +27,7 @@ func TestTrampolineIsNotLookedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := startReady(t, exe, "altstack")
-	trace, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, Options{})
+	trace, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, Options{Deadline: pgtest.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}

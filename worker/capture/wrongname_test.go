@@ -155,7 +155,9 @@ func TestNoWrongName(t *testing.T) {
 		if len(n.truth["postgres"].symbols) > 0 {
 			binDir = strippedTree(t, binDir)
 		}
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Start(t, binDir, pgtest.Options{
+			Conf: []string{"autovacuum_naptime = 1d"}, // its workers come and go
+		})
 		asleep, busy := sessions(t, server)
 		selected := figure.Share(t, 3)
 		for i, pid := range append(asleep, server.PostmasterPID()) {
@@ -214,7 +216,7 @@ func (n *nameComparison) stopped(t *testing.T, pid int) {
 // look captures a process, and compares the names of its frames with the true names and with those of the other tools.
 func (n *nameComparison) look(t *testing.T, pid int) {
 	t.Helper()
-	tr, err := n.c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
+	tr, err := n.c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
 	if err != nil {
 		t.Fatalf("process %d: %v", pid, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"reflect"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 )
@@ -247,12 +248,15 @@ func TestSlowNames(t *testing.T) {
 			s.finishTime = finish
 			ended := make(chan error, 1)
 			began := time.Now()
-			const duration, naming = time.Second, 5 * time.Second
+			const duration = time.Second
+			named := make(chan struct{})
+			goOn := sync.OnceFunc(func() { close(named) })
+			defer goOn()
 			taken := uint64(0)
 			go func() {
 				ended <- s.Run(t.Context(), duration, func(*Hit) error {
 					if taken++; taken == 1 {
-						time.Sleep(naming)
+						<-named
 					}
 					return nil
 				}, nil)
@@ -267,21 +271,31 @@ func TestSlowNames(t *testing.T) {
 				}
 				return n
 			}
-			for time.Since(began) < naming/2 {
-				probed(1)
+			for before, now := uint64(0), uint64(1); before != now || now == 0 || time.Since(began) < duration; {
+				if time.Since(began) > 3*time.Minute {
+					t.Fatalf("the probes are still there: %d hits, then %d", before, now)
+				}
+				before = hits()
+				for range 1000 {
+					probed(1)
+				}
+				now = hits()
 			}
-			before := hits()
-			for range 1000 {
-				probed(1)
+			removed := time.Since(began)
+			if finish < finishTime {
+				time.Sleep(2 * finish) // the lookup takes longer than the session waits
 			}
-			if after := hits(); after != before || before == 0 {
-				t.Errorf("%d hits %v after the start, then %d", before, naming/2, after)
+			select {
+			case err := <-ended:
+				t.Fatalf("the session ended during the lookup: %v", err)
+			default:
 			}
-			if err := <-ended; err != nil || time.Since(began) < naming {
-				t.Errorf("%v after %v", err, time.Since(began))
+			goOn()
+			if err := <-ended; err != nil {
+				t.Error(err)
 			}
-			if took := s.Took(); took < duration || took >= naming {
-				t.Errorf("the probes counted for %v", took)
+			if took := s.Took(); took < duration || took > removed {
+				t.Errorf("the probes counted for %v of %v", took, removed)
 			}
 			figures, err := s.Figures()
 			if err != nil {

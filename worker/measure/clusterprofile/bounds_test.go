@@ -61,6 +61,10 @@ func newBusyServer(t *testing.T, mode Mode) *busyServer {
 	if err := c.sampler.Seed(clusterbpf.Process{PID: pid}); err != nil {
 		t.Fatal(err)
 	}
+	pgtest.Wait(t, "the session asleep", func() bool { // its last answer may still be on its way
+		stat, err := process.ReadStat(pid)
+		return err == nil && stat.State == 'S'
+	})
 	if err := c.sampler.ReadSleeper(pid); err != nil {
 		t.Fatal(err)
 	}

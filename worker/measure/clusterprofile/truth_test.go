@@ -278,30 +278,38 @@ func TestTotalsAreWallClockTime(t *testing.T) {
 	const sessions = 10
 	profiling, end := context.WithCancel(context.Background())
 	defer end()
+	var started, seen time.Time
+	called := time.Now()
 	p, s := collect(profiling, t, Options{
-		DataDir: server.DataDir, Mode: Wall, Duration: 2 * time.Minute,
-		Started: func() { before.Store(ended.Load()) },
+		DataDir: server.DataDir, Mode: Wall, Duration: pgtest.Patience,
+		Started: func() { started = time.Now(); before.Store(ended.Load()) },
 		Progress: func(took time.Duration, _ int) {
+			seen = time.Now()
 			if took >= 3*time.Second && ended.Load()-before.Load() >= sessions {
 				end()
 			}
 		},
 	})
+	least, most := seen.Sub(started).Seconds(), time.Since(called).Seconds()
 	cancel()
 	<-done
 	if profiling.Err() == nil {
 		t.Fatalf("%d sessions ended in %v", ended.Load()-before.Load(), s.Took)
 	}
-	compared := 0
+	compared, shortest, longest := 0, most, least
 	for _, m := range append(members, cluster.Member{PID: int(busy.PgConn().PID())}) {
 		if _, err := found.Contains(m.PID); err != nil {
 			continue // it has ended: a process for autovacuum
 		}
 		took := sum(p, Wall, func(s *profile.Sample) bool { return label(s, LabelPID) == strconv.Itoa(m.PID) })
-		if diff := took/s.Took.Seconds() - 1; math.Abs(diff) > 0.01 {
-			t.Errorf("process %d: %.4f s of %.4f s", m.PID, took, s.Took.Seconds())
+		if took < least*0.999 || took > most {
+			t.Errorf("process %d: %.4f s, want from %.4f to %.4f s", m.PID, took, least, most)
 		}
+		shortest, longest = min(shortest, took), max(longest, took)
 		compared++
+	}
+	if longest > 1.01*shortest { // all have lived as long as the profile
+		t.Errorf("the times of the processes are from %.4f to %.4f s", shortest, longest)
 	}
 	if compared < 4 {
 		t.Errorf("%d processes compared", compared)
@@ -333,7 +341,7 @@ func TestStacksEqualCaptures(t *testing.T) {
 			"SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").Scan(&n)
 		return err == nil && n == 1
 	})
-	capturer, err := capture.New(capture.Config{AwaitNames: true})
+	capturer, err := capture.New(capture.Config{AwaitNames: true, LinesWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +400,7 @@ func TestServerRestarts(t *testing.T) {
 		server.Restart("fast")
 	}()
 	p, s := collect(context.Background(), t, Options{
-		DataDir: server.DataDir, Mode: Wall, Duration: time.Minute,
+		DataDir: server.DataDir, Mode: Wall, Duration: pgtest.Patience,
 		Progress: func(time.Duration, int) {
 			select {
 			case <-sampled:
@@ -402,7 +410,7 @@ func TestServerRestarts(t *testing.T) {
 		},
 	})
 	<-restarted
-	if !s.ServerEnded || s.Took > 50*time.Second || len(p.Sample) == 0 || s.Ended == 0 {
+	if !s.ServerEnded || s.Took > pgtest.Patience*5/6 || len(p.Sample) == 0 || s.Ended == 0 {
 		t.Errorf("%+v", *s)
 	}
 	if !strings.Contains(strings.Join(s.Notes(), " "), "restarted") {
@@ -414,9 +422,9 @@ func TestServerRestarts(t *testing.T) {
 func TestCostLimit(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	_, s := collect(context.Background(), t, Options{
-		DataDir: server.DataDir, Mode: Wall, Duration: time.Minute, CostLimit: 1e-9,
+		DataDir: server.DataDir, Mode: Wall, Duration: pgtest.Patience, CostLimit: 1e-9,
 	})
-	if !s.StoppedByCost || s.Took > 50*time.Second {
+	if !s.StoppedByCost || s.Took > pgtest.Patience*5/6 {
 		t.Errorf("%+v", *s)
 	}
 }
@@ -436,7 +444,7 @@ func TestFilters(t *testing.T) {
 			DataDir: server.DataDir, Mode: OffCPU, Duration: 200 * time.Millisecond, Filter: f,
 		})
 		for _, s := range p.Sample {
-			if label(s, LabelPID) != pid {
+			if label(s, LabelPID) != pid && label(s, LabelBackendType) != "autovacuum worker" { // it comes and goes
 				t.Errorf("%s: %v", name, s.Label)
 			}
 		}

@@ -235,9 +235,18 @@ func measureLatency(t *testing.T, s *pgtest.Server) {
 	r := during(t, tracer, nil, func() {
 		exec("SELECT pg_sleep(0.1) FROM generate_series(1, 3)")
 		// An error leaves the function without a return.
-		exec("SET statement_timeout = 100")
-		exec("DO $$ BEGIN PERFORM pg_sleep(60); EXCEPTION WHEN query_canceled THEN NULL; END $$")
-		exec("RESET statement_timeout")
+		cancelled := make(chan struct{})
+		go func() {
+			defer close(cancelled)
+			s.Exec(t, fmt.Sprintf(`DO $$ BEGIN
+				WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %d AND wait_event = 'PgSleep') LOOP
+					PERFORM pg_sleep(0.01), pg_stat_clear_snapshot();
+				END LOOP;
+				PERFORM pg_cancel_backend(%[1]d);
+			END $$`, pid))
+		}()
+		exec("DO $$ BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN NULL; END $$")
+		<-cancelled
 	})
 	checkSums(t, r)
 	f := &r.Functions[0]
@@ -389,7 +398,7 @@ func seeEnd(t *testing.T, s *pgtest.Server) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(pgtest.Patience):
 		t.Fatal("the trace of an ended process goes on")
 	}
 	checkSums(t, r)

@@ -118,7 +118,7 @@ func tryDuring(t testing.TB, pid int, o allocs.Options, work func()) (*Report, e
 		return nil, err
 	}
 	defer a.Close()
-	c, err := capture.New(capture.Config{LinesWait: 10 * time.Second})
+	c, err := capture.New(capture.Config{LinesWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

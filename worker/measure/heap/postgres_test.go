@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -68,7 +69,7 @@ func TestGrowth(t *testing.T) {
 	}
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{})
-		c, err := capture.New(capture.Config{})
+		c, err := capture.New(capture.Config{LinesWait: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,7 +18,7 @@ import (
 // calibrator returns a calibrator for a server.
 func calibrator(t *testing.T, server *pgtest.Server) *runningplan.Calibrator {
 	t.Helper()
-	c, err := capture.New(capture.Config{})
+	c, err := capture.New(capture.Config{LinesWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

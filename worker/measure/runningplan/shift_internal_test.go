@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -122,7 +123,7 @@ func TestShiftedLayouts(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &moments{known: map[[4096]byte]*[4096]byte{}}
-	if m.capture, err = capture.New(capture.Config{}); err != nil {
+	if m.capture, err = capture.New(capture.Config{LinesWait: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	calibrator := &Calibrator{

@@ -60,6 +60,7 @@ func syncRep(t *testing.T, bin string, method waits.Method) {
 		return number[int](t, other, fmt.Sprintf(
 			"SELECT count(*) FROM pg_stat_activity WHERE pid = %d AND wait_event = 'SyncRep'", pid)) == 1
 	})
+	awaitSleep(t, pid)
 	seen := time.Now()
 	number[string](t, other, "SELECT pg_sleep(0.2)::text")
 	withheld := time.Since(seen)

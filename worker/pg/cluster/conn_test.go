@@ -86,7 +86,7 @@ func supervise(t *testing.T, o cluster.ConnOptions) *supervised {
 // await takes states until Connected of a state equals the parameter connected.
 func (s *supervised) await(t *testing.T, connected bool) cluster.ConnState {
 	t.Helper()
-	deadline := time.After(time.Minute)
+	deadline := time.After(pgtest.Patience)
 	for {
 		select {
 		case state := <-s.states:
@@ -184,7 +184,7 @@ func TestConnRestart(t *testing.T) {
 			if _, err := s.query(t.Context(), "SELECT ''"); !errors.Is(err, cluster.ErrNoServer) {
 				t.Errorf("without a server: %v", err)
 			}
-			if took := time.Since(began); took > pgtest.Soon {
+			if took := time.Since(began); took > pgtest.Patience/2 {
 				t.Errorf("being told so took %v", took)
 			}
 			if version, ok := s.Connected(); ok {
@@ -207,7 +207,11 @@ func TestConnAwaited(t *testing.T) {
 	other := server.Connect(t, "postgres", "postgres")
 	sessions := map[string]bool{}
 	for range 20 {
+		began := time.Now()
 		pid, err := s.query(t.Context(), "SELECT pg_backend_pid()::text")
+		for errors.Is(err, cluster.ErrNoServer) && time.Since(began) > 2*time.Second && time.Since(began) < pgtest.Patience {
+			pid, err = s.query(t.Context(), "SELECT pg_backend_pid()::text") // a busy machine: no caller waits longer than that
+		}
 		if err != nil || sessions[pid] {
 			t.Fatalf("after %d sessions: session %s, %v", len(sessions), pid, err)
 		}
@@ -225,14 +229,19 @@ func TestConnBreaks(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	s := supervise(t, cluster.ConnOptions{ConnString: server.DSN("postgres", "postgres")})
 	for fatal, want := range map[int]error{1: nil, 2: cluster.ErrNoServer} {
-		calls := 0
-		err := s.Query(t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
-			query := "SELECT 1"
-			if calls++; calls <= fatal {
-				query = "SELECT pg_terminate_backend(pg_backend_pid())"
-			}
-			_, err := conn.Exec(ctx, query)
-			return err
+		var calls int
+		var err error
+		pgtest.Wait(t, "the second session", func() bool { // on a busy machine, a caller may not wait for long enough
+			calls = 0
+			err = s.Query(t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+				query := "SELECT 1"
+				if calls++; calls <= fatal {
+					query = "SELECT pg_terminate_backend(pg_backend_pid())"
+				}
+				_, err := conn.Exec(ctx, query)
+				return err
+			})
+			return calls > 1 || err == nil
 		})
 		if !errors.Is(err, want) || calls != 2 {
 			t.Errorf("%d sessions broke: called %d times, %v", fatal, calls, err)
@@ -250,7 +259,7 @@ func TestConnUnavailable(t *testing.T) {
 	if got, err := s.query(t.Context(), "SELECT ''"); !errors.Is(err, cluster.ErrNoServer) {
 		t.Errorf("from a server that is silent: %q, %v", got, err)
 	}
-	if took := time.Since(began); took > pgtest.Soon {
+	if took := time.Since(began); took > pgtest.Patience/2 {
 		t.Errorf("being told so took %v", took)
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -373,7 +382,7 @@ func TestConnCancel(t *testing.T) {
 func TestConnStatementTimeout(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	s := supervise(t, cluster.ConnOptions{
-		ConnString: server.DSN("postgres", "postgres"), StatementTimeout: 50 * time.Millisecond,
+		ConnString: server.DSN("postgres", "postgres"), StatementTimeout: 2 * time.Second,
 	})
 	s.await(t, true)
 	if _, err := s.query(t.Context(), "SELECT pg_sleep(60)::text"); err == nil || errors.Is(err, cluster.ErrNoServer) {

@@ -195,10 +195,11 @@ func TestContainerGetsNoPassword(t *testing.T) {
 			test.root = strings.ReplaceAll(test.root, "container", "/proc/1/root")
 			t.Setenv(test.env[0], test.env[1])
 			i := listenAs(t, 0, 0o755)
+			i.hangUp()
 			c := cluster.Cluster{UID: 0, Root: test.root, PostmasterPID: 1}
 			s := supervise(t, cluster.ConnOptions{
 				ConnString: fmt.Sprintf(test.format, i.dir), Cluster: &c, MinBackoff: time.Hour, MaxBackoff: time.Hour,
-				ConnectTimeout: 2 * time.Second,
+				ConnectTimeout: time.Minute,
 			})
 			s.await(t, false)
 			if got := strings.Contains(i.said(t), secret); got != test.gets {
@@ -243,7 +244,7 @@ func TestForeignServerGetsNoPassword(t *testing.T) {
 			c := cluster.Cluster{UID: 0, PostmasterPID: 1}
 			o := cluster.ConnOptions{
 				ConnString: "host=" + i.dir + " user=u " + test.words, Cluster: &c, Foreign: true,
-				MinBackoff: time.Hour, MaxBackoff: time.Hour, ConnectTimeout: 10 * time.Second,
+				MinBackoff: time.Hour, MaxBackoff: time.Hour, ConnectTimeout: time.Minute,
 			}
 			err := supervise(t, o).await(t, false).Err
 			if got := strings.Contains(i.said(t), secret); got != test.gets {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
@@ -60,7 +61,7 @@ func seen(t *testing.T, c *cluster.Cluster, pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	capturer, err := capture.New(capture.Config{})
+	capturer, err := capture.New(capture.Config{LinesWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func seen(t *testing.T, c *cluster.Cluster, pid int) {
 	defer target.Held.Release()
 	// The first captures of a busy host may end before the program has been read.
 	pgtest.Wait(t, "a capture with the wait event", func() bool {
-		tr, err := capturer.Capture(context.Background(), target, capture.Options{})
+		tr, err := capturer.Capture(context.Background(), target, capture.Options{Deadline: pgtest.Patience})
 		if err != nil {
 			t.Fatal(err)
 		}

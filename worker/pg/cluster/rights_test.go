@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -81,7 +82,7 @@ func TestChildWithOtherRights(t *testing.T) {
 		return found
 	}
 	var pids map[string]int
-	for until := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(pgtest.Patience); ; time.Sleep(time.Millisecond) {
 		pids = titles()
 		if pids["./postgres 1000"] != 0 && pids["./postgres 1001"] != 0 && pids["./postgres 1002"] != 0 &&
 			pids["sleep 1003"] != 0 {
@@ -120,7 +121,7 @@ func TestChildWithOtherRights(t *testing.T) {
 
 	// A postmaster that is such a program itself has no processes that can be examined.
 	c, children = postmasterOf(t, dir, "./postgres 1001 & exec ./postgres 1000")
-	for until := time.Now().Add(time.Minute); len(children()) == 0 || titles()["./postgres 1000"] == 0; {
+	for until := time.Now().Add(pgtest.Patience); len(children()) == 0 || titles()["./postgres 1000"] == 0; {
 		if time.Now().After(until) {
 			t.Fatal("the second postmaster has not started")
 		}

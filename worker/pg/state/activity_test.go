@@ -15,7 +15,7 @@ import (
 // TestRead compares the figures from memory with pg_stat_activity, in every version.
 func TestRead(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, bin string) {
-		s := pgtest.Start(t, bin, pgtest.Options{})
+		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum_naptime = 1d"}}) // its workers come and go
 		c, err := cluster.ByDataDir(s.DataDir)
 		if err != nil {
 			t.Fatal(err)
