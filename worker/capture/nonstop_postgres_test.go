@@ -14,7 +14,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/observe"
+	nonstop "pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
@@ -122,7 +122,7 @@ func compareEngines(t *testing.T, c *capture.Capturer, pid int, name string) eng
 		awaitState(t, pid, 'S') // after a stop it waits for a processor
 		seen, err2 := captureOnce(t, c, pid, true)
 		after, err3 := captureOnce(t, c, pid, false)
-		if err := errors.Join(err1, err2, err3); errors.Is(err, observe.ErrNotObserved) {
+		if err := errors.Join(err1, err2, err3); errors.Is(err, nonstop.ErrNotObserved) {
 			last = err.Error() // a busy machine
 			continue
 		} else if err != nil {
@@ -171,7 +171,7 @@ func preferNonStop(t *testing.T, c *capture.Capturer, pid int, name string) bool
 			PreferNonStop: true, Deadline: pgtest.Patience,
 		})
 		after, err3 := captureOnce(t, c, pid, false)
-		if err := errors.Join(err1, err2, err3); errors.Is(err, observe.ErrNotObserved) {
+		if err := errors.Join(err1, err2, err3); errors.Is(err, nonstop.ErrNotObserved) {
 			continue // a busy machine
 		} else if err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/observe"
+	nonstop "pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
@@ -35,7 +35,7 @@ func seen(t *testing.T, pid int, o capture.Options, engine string) *backtrace.Tr
 	}
 	c := capturer(t)
 	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
-	for deadline := time.Now().Add(pgtest.Patience); errors.Is(err, observe.ErrNotObserved) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(pgtest.Patience); errors.Is(err, nonstop.ErrNotObserved) && time.Now().Before(deadline); {
 		tr, err = c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o) // a busy machine
 	}
 	if err != nil {
