@@ -40,9 +40,7 @@ func TestMusl(t *testing.T) {
 			processes = append(processes, server.PostmasterPID())
 			rand.Shuffle(len(processes), func(i, j int) { processes[i], processes[j] = processes[j], processes[i] })
 			for _, pid := range processes {
-				tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{
-					NonStop: nonStop, Deadline: pgtest.Patience,
-				})
+				tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
 				switch {
 				case errors.Is(err, process.ErrExited), errors.Is(err, process.ErrRecycled):
 				case err != nil:

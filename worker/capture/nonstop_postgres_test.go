@@ -167,9 +167,7 @@ func preferNonStop(t *testing.T, c *capture.Capturer, pid int, name string) bool
 	for range 50 {
 		before, err1 := captureOnce(t, c, pid, false)
 		awaitState(t, pid, 'S')
-		seen, err2 := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{
-			PreferNonStop: true, Deadline: pgtest.Patience,
-		})
+		seen, err2 := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{PreferNonStop: true})
 		after, err3 := captureOnce(t, c, pid, false)
 		if err := errors.Join(err1, err2, err3); errors.Is(err, nonstop.ErrNotObserved) {
 			continue // a busy machine
@@ -198,9 +196,7 @@ func isPrefix(a, b string) bool { return strings.HasPrefix(b, a) }
 
 func captureOnce(t *testing.T, c *capture.Capturer, pid int, nonStop bool) (*backtrace.Trace, error) {
 	t.Helper()
-	return c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{
-		NonStop: nonStop, Deadline: pgtest.Patience,
-	})
+	return c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
 }
 
 // addresses is a stack to compare and to print.

@@ -216,7 +216,7 @@ func (n *nameComparison) stopped(t *testing.T, pid int) {
 // look captures a process, and compares the names of its frames with the true names and with those of the other tools.
 func (n *nameComparison) look(t *testing.T, pid int) {
 	t.Helper()
-	tr, err := n.c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
+	tr, err := n.c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 	if err != nil {
 		t.Fatalf("process %d: %v", pid, err)
 	}
