@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/report/table"
 )
 
 // TestOwnSessionsThatBlockAreKept: a session of pg_stat_backtrace is left out, unless it blocks a session of another application or
@@ -36,7 +37,7 @@ func TestPendingLinesAreBounded(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	since := time.Date(2026, 11, 28, 3, 0, 0, 0, time.UTC)
-	p := newSpanPrinter(&out, since, since.Add(time.Minute), 80)
+	p := newSpanPrinter(&out, table.Options{}, since, since.Add(time.Minute), 80)
 	s := store.SpanSweep{Period: time.Second, Rows: make([]store.Row, maxPendingLines+1)}
 	for i := range s.Rows {
 		s.Rows[i] = store.Row{PID: int32(i + 1), Type: "client backend"}

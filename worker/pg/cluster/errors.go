@@ -50,7 +50,9 @@ func (e *missingDirError) Is(target error) bool { return target == ErrNotDataDir
 type SingleUserError struct{ PID int }
 
 // Error names the process.
-func (e *SingleUserError) Error() string { return fmt.Sprintf("process %d runs in single-user mode", e.PID) }
+func (e *SingleUserError) Error() string {
+	return fmt.Sprintf("process %d runs in single-user mode", e.PID)
+}
 
 // WrongClusterError has the server to which a connection leads, and the one to which it should lead. errors.Is(err,
 // ErrWrongCluster) holds.
