@@ -211,11 +211,12 @@ func (s *elsewhere) hostPIDs(t *testing.T, dir string, outside bool) {
 		}
 		return regexp.MustCompile(" +").ReplaceAllString(string(out), " ")
 	}
-	const note = "The server has process ids of its own"
+	const note = "The server has other process ids than this host"
 	wants := map[string][]string{
 		print("activity", "-D", dir):                  {note, "host_pid", fmt.Sprintf("\n%d %d client", own, here), fmt.Sprintf("\n%d %d client", blocked, there)},
 		print("activity", "-D", dir, "--tree"):        {note, fmt.Sprintf("%d (host_pid %d) postgres@postgres", own, here), fmt.Sprintf("%d (host_pid %d)", blocked, there)},
 		print("capture", strconv.Itoa(there)):         {fmt.Sprintf("held by %d (host_pid %d) (idle", own, here)},
+		print("memory", "-D", dir):                    {fmt.Sprintf("%d (host_pid %d)", own, here)},
 		print("top", "-D", dir, "--batch", "-n", "1"): {"own process ids"},
 	}
 	for text, parts := range wants {

@@ -352,7 +352,7 @@ func (f *activityFlags) title(m *moment.Moment) string {
 	title := fmt.Sprintf("%s: %s at %s%s\n",
 		render.VisibleLine(m.Cluster), units.Count(len(m.Sessions), "process"), m.Time.Format(time.RFC3339), slots)
 	if m.OwnPIDs() {
-		title += "The server has process ids of its own, as in a container: pid is for SQL, host_pid for commands on this host.\n"
+		title += "The server has other process ids than this host, as in a container: pid is for SQL, host_pid for commands here.\n"
 	}
 	return title
 }

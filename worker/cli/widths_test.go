@@ -26,7 +26,7 @@ func TestTablesFitTerminal(t *testing.T) {
 	history := func(words ...string) []string { return append(append([]string{"history"}, span...), words...) }
 	for name, c := range map[string]struct {
 		words []string
-		// has are texts that the table has at each width, and wide those that it has without a limit of the width.
+		// has are texts that the table has at each width, and wide are texts that it has without a limit of the width.
 		has, wide []string
 		// notes are the beginnings of lines that are no part of the table.
 		notes []string

@@ -31,7 +31,7 @@ type Moment struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// OwnPIDs reports whether the server has process ids of its own, because it is in another PID namespace, as in a container.
+// OwnPIDs reports whether the server has other process ids than this host, because it is in another PID namespace, as in a container.
 func (m *Moment) OwnPIDs() bool {
 	return slices.ContainsFunc(m.Sessions, func(s Session) bool { return s.PID != s.ServerPID })
 }

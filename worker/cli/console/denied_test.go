@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// TestDescribeSingleUser: nobody can start a server that runs in single-user mode, but its process can be captured.
+// TestDescribeSingleUser: a server in single-user mode cannot be started, but its process can be captured.
 func TestDescribeSingleUser(t *testing.T) {
 	err := fmt.Errorf("/data: %w: %w", cluster.ErrNotRunning, &cluster.SingleUserError{PID: 4711})
 	if text := console.Describe(err, console.Subject{}); !strings.Contains(text, "capture 4711") || strings.Contains(text, "Start the server") {

@@ -39,6 +39,7 @@ type ServerMemoryDocument struct {
 // memoryOfProcess is the memory of one process, without shared memory.
 type memoryOfProcess struct {
 	PID            int    `json:"pid"`
+	HostPID        int    `json:"host_pid,omitempty"` // if the server has another process id for it
 	Type           string `json:"backend_type"`
 	Database       string `json:"database,omitempty"`
 	User           string `json:"user,omitempty"`
@@ -124,8 +125,12 @@ func memoryOf(now *moment.Moment) *ServerMemoryDocument {
 			memory.Unreadable++
 			continue
 		}
+		hostPID := s.PID
+		if s.PID == s.ServerPID {
+			hostPID = 0
+		}
 		memory.Processes = append(memory.Processes, memoryOfProcess{
-			PID: s.ServerPID, Type: s.Type, Database: console.NameOrOID(s.Database, s.DatabaseOID), User: console.NameOrOID(s.User, s.UserOID),
+			PID: s.ServerPID, HostPID: hostPID, Type: s.Type, Database: console.NameOrOID(s.Database, s.DatabaseOID), User: console.NameOrOID(s.User, s.UserOID),
 			Application: s.Application, State: s.State, AnonymousBytes: status.Anonymous, SwappedBytes: status.Swapped, Query: s.Query,
 			target: console.Identities([]int{s.PID})[0],
 		})
@@ -232,8 +237,12 @@ func (p *memoryOfProcess) cells(terminal, swapped bool) []string {
 			swap = ""
 		}
 	}
+	pid := strconv.Itoa(p.PID)
+	if p.HostPID != 0 {
+		pid += fmt.Sprintf(" (host_pid %d)", p.HostPID)
+	}
 	return []string{
-		strconv.Itoa(p.PID), kind, p.Database, p.User, p.Application, status, units.Size(p.AnonymousBytes), swap, contexts,
+		pid, kind, p.Database, p.User, p.Application, status, units.Size(p.AnonymousBytes), swap, contexts,
 		largestText(p), query,
 	}
 }

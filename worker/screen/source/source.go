@@ -120,7 +120,7 @@ type Info struct {
 	Standby *bool `json:"standby,omitempty"`
 	// Replay is present on a standby if its replay of WAL is known.
 	Replay *Replay `json:"replay,omitempty"`
-	// OwnPIDs is set if the server has process ids of its own, as in a container.
+	// OwnPIDs is set if the server has other process ids than its host, as in a container.
 	OwnPIDs bool `json:"own_process_ids,omitempty"`
 	// Processors is the number of processors that the server may use. It is absent if the number is not known.
 	Processors float64 `json:"processors,omitempty"`

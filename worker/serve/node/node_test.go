@@ -113,7 +113,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestNoServerPasses: if no server passes --below and --uid, the log says so once, and again after a server has passed.
+// TestNoServerPasses: if no server passes --below and --uid, the log has one warning, and another one after a server has passed.
 func TestNoServerPasses(t *testing.T) {
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	visible(t, s)
