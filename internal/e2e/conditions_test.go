@@ -355,7 +355,7 @@ var conditions = []condition{
 	{
 		name: "main thread exited", level: fault, state: "55000",
 		message:   "main thread of process with PID %d has exited",
-		detail:    "It still runs %d other threads.",
+		detail:    "It still runs %d other {thread|threads}.",
 		hint:      "Capture all threads: set pg_stat_backtrace.threads to on, or use capture --threads.",
 		elsewhere: "capture: TestMainThreadExited; no process of PostgreSQL ends its main thread alone",
 	},
@@ -438,6 +438,12 @@ var conditions = []condition{
 		detail:    "",
 		hint:      "The file system of its spool directory is full.",
 		elsewhere: "spool: TestFull; the file system must fill up between request and answer",
+	},
+	{
+		name: "answer larger than the limit of files", level: fault, state: "53100",
+		message:   "no space left for the answer of the pg_stat_backtrace worker",
+		hint:      "The size of the worker's files is limited, as by LimitFSIZE= or ulimit -f.",
+		elsewhere: "spool: TestFileSizeLimit",
 	},
 	{
 		name: "unexpected answer", level: fault, state: "XX000", message: "unexpected answer %q %q: %s",
