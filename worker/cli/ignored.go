@@ -100,7 +100,7 @@ func ignoredOptions() map[string][]idle {
 		"decode": {{[]string{"debug-dir"}, func(g *given) string { return g.without("exe", "pid") }}},
 		"history": {
 			{[]string{"limit"}, func(g *given) string { return g.without("by", "compare") }},
-			{[]string{"query-width"}, text},
+			{[]string{"query-width", "wide"}, text},
 			{[]string{"own"}, func(g *given) string {
 				switch f := g.value("format"); {
 				case g.fs.Changed("pid"):
@@ -113,6 +113,12 @@ func ignoredOptions() map[string][]idle {
 		},
 		"incident take": {{[]string{"record-redact"}, func(g *given) string { return noTexts(g) }}},
 		"memory": {
+			{[]string{"wide"}, func(g *given) string {
+				if !server(g) {
+					return "with process ids"
+				}
+				return text(g)
+			}},
 			{[]string{"tree"}, func(g *given) string {
 				if server(g) {
 					return "without process ids"
@@ -140,7 +146,8 @@ func ignoredOptions() map[string][]idle {
 				return first(g.with("stats"), g.format(profilefmt.Text, profilefmt.Folded, profilefmt.Speedscope, profilefmt.HTML))
 			}},
 		},
-		"top": topIdle(),
+		"symbols": {{[]string{"wide"}, func(g *given) string { return g.with("json") }}},
+		"top":     topIdle(),
 		"trace": {
 			{[]string{"top"}, func(g *given) string { return first(g.with("count"), text(g)) }},
 			{[]string{"max-stacks", "max-frames"}, func(g *given) string { return g.with("count") }},
@@ -148,6 +155,15 @@ func ignoredOptions() map[string][]idle {
 		"waits": {
 			{[]string{"top"}, func(g *given) string { return first(g.without("stacks"), text(g)) }},
 			{[]string{"idle"}, text},
+			{[]string{"wide"}, func(g *given) string {
+				switch {
+				case g.fs.Changed("trace"):
+					return "with --trace"
+				case g.fs.Changed("stacks"):
+					return "with --stacks"
+				}
+				return text(g)
+			}},
 		},
 		"worker": {
 			{[]string{"export-interval", "export-mode"}, func(g *given) string { return g.without("export-pyroscope", "export-otlp") }},
