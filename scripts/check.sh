@@ -558,7 +558,7 @@ temporary_memory() {
 	((free >= least && room >= least)) || return 0
 	TESTS_MEMORY=$(mktemp -d /dev/shm/psb.XXXXXX)
 	chmod 1777 "$TESTS_MEMORY"
-	cp "$(command -v true)" "$TESTS_MEMORY/true"
+	cp "$(type -P true)" "$TESTS_MEMORY/true"
 	if "$TESTS_MEMORY/true" 2>/dev/null; then # programs may run there
 		rm "$TESTS_MEMORY/true"
 		export TMPDIR=$TESTS_MEMORY
