@@ -41,7 +41,7 @@ func TestDecodeLog(t *testing.T) {
 
 	long := strings.Repeat("x", maxLogLine) + line
 	status, out, stderr = decodeInput(t, long+"\n"+line)
-	if status != 0 || out != decoded || !strings.Contains(stderr, "1 lines are longer than 1048576 bytes") {
+	if status != 0 || out != decoded || !strings.Contains(stderr, "1 line is longer than 1048576 bytes") {
 		t.Errorf("a long line: status %d, %q, %q", status, stderr, out)
 	}
 

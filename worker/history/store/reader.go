@@ -18,6 +18,8 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // fileLimit bounds the files that a Reader opens: an hour of 1,000 active sessions has 60 MB.
@@ -335,7 +337,7 @@ func (r *Reader) rowsTogether(ctx context.Context, groups []rowGroup, lo, hi int
 		if err := r.damaged(err); err != nil {
 			return err
 		}
-		r.impossible(g.file.path, "rows", impossible)
+		r.impossible(g.file.path, "row", impossible)
 	}
 	sort.Slice(rows, func(i, j int) bool {
 		a, b := rows[i], rows[j]
@@ -491,7 +493,7 @@ func (r *Reader) closedSweeps(ctx context.Context, dir string, since, until int6
 		if err := r.damaged(err); err != nil {
 			return err
 		}
-		r.impossible(path, "sweeps", impossible)
+		r.impossible(path, "sweep", impossible)
 	}
 	return nil
 }
@@ -499,7 +501,8 @@ func (r *Reader) closedSweeps(ctx context.Context, dir string, since, until int6
 // impossible adds to r.Damage that n records of a file are not shown.
 func (r *Reader) impossible(path, what string, n int) {
 	if n > 0 {
-		r.Damage = append(r.Damage, fmt.Errorf("%w: %s: %d %s with impossible times, durations or counts are ignored", ErrFile, path, n, what))
+		r.Damage = append(r.Damage, fmt.Errorf("%w: %s: %s with impossible times, durations or counts %s ignored", ErrFile, path,
+			units.Count(n, what), units.Plural(n, "{is|are}")))
 	}
 }
 

@@ -114,7 +114,7 @@ func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) err
 		if err := h.r.damaged(err); err != nil {
 			return err
 		}
-		h.r.impossible(path, "sums", impossible)
+		h.r.impossible(path, "sum", impossible)
 	}
 	return nil
 }

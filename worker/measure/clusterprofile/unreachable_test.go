@@ -138,7 +138,7 @@ func TestSleepersWithUnreachable(t *testing.T) {
 		t.Errorf("the time of process %d is missing: %+v", stuck, p)
 	}
 	if notes := strings.Join(c.summary.Notes(), "\n"); c.summary.Unreachable != 1 ||
-		!strings.Contains(notes, "of 1 processes are missing") {
+		!strings.Contains(notes, "of 1 process are missing") {
 		t.Errorf("%d processes do not answer: %s", c.summary.Unreachable, notes)
 	}
 }
