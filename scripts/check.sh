@@ -546,25 +546,23 @@ processor_times() {
 	awk '{ printf "    %-8s %7d %7.1f\n", $1, $2, $3; sum += $3 } END { printf "    %-8s %7s %7.1f\n", "all", "", sum }' "$WORK/stages"
 }
 
-# temporary_memory sets TMPDIR to a directory in memory if there is plenty of it: the tests write some 25 GB, most of it copies of data
-# directories and linked programs, and a disk can keep a test waiting for seconds.
+# temporary_memory sets TMPDIR to a file system in memory if root runs this and there is plenty of memory: the tests write some 25 GB,
+# most of it copies of data directories and linked programs, and a disk can keep a test waiting for seconds. It is not in /dev/shm,
+# over which tests mount other file systems.
 temporary_memory() {
-	local free room allowed least=12 # GiB
-	[[ -z ${TMPDIR:-} && $(stat -f -c %T /dev/shm 2>/dev/null) == tmpfs ]] || return 0
+	local free allowed least=12 # GiB
+	[[ -z ${TMPDIR:-} ]] && is_root || return 0
 	free=$(awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo)
-	room=$(df --output=avail -k /dev/shm | awk 'NR == 2 { print int($1 / 1048576) }')
 	allowed=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || true)
 	[[ ! $allowed =~ ^[0-9]+$ ]] || ((allowed >> 30 >= least)) || return 0
-	((free >= least && room >= least)) || return 0
-	TESTS_MEMORY=$(mktemp -d /dev/shm/psb.XXXXXX)
-	chmod 1777 "$TESTS_MEMORY"
-	cp "$(type -P true)" "$TESTS_MEMORY/true"
-	if "$TESTS_MEMORY/true" 2>/dev/null; then # programs may run there
-		rm "$TESTS_MEMORY/true"
+	((free >= least)) || return 0
+	TESTS_MEMORY=$(mktemp -d /tmp/psb.XXXXXX)
+	if mount -t tmpfs -o "size=${least}g,mode=1777" pg_stat_backtrace "$TESTS_MEMORY" 2>/dev/null; then
 		export TMPDIR=$TESTS_MEMORY
 		note "temporary files are in memory: $TESTS_MEMORY"
 	else
-		rm -r "$TESTS_MEMORY"
+		rmdir "$TESTS_MEMORY"
+		TESTS_MEMORY=
 	fi
 }
 

@@ -106,7 +106,8 @@ cleanup() {
 	if [[ $status -ne 0 && -n ${KEEP_ON_FAILURE:-} ]]; then
 		printf '    kept for you to look at: %s\n' "$WORK" >&2
 	else
-		rm -rf "$WORK" "${TESTS_MEMORY:-$WORK}"
+		rm -rf "$WORK"
+		[[ -z ${TESTS_MEMORY:-} ]] || { umount -l "$TESTS_MEMORY" && rmdir "$TESTS_MEMORY"; }
 	fi
 	exit "$status"
 }

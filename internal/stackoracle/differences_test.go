@@ -71,6 +71,8 @@ var differences = []difference{
 		"the process ends: the function that runs a library's destructors has no CFI; gdb takes a word of the stack for " +
 			"its caller, and continues with our frames; eu-stack has our frames only", true, "_dl_call_fini"},
 	{"*", gdb, theyInvent, "ours", "as above, with an older C library", true, "_dl_fini"},
+	{"*", euStack, theyEnd, "ours", "as above, where eu-stack ends, because the library has no debugging information", true, "_dl_call_fini"},
+	{"*", euStack, theyEnd, "ours", "as above", true, "_dl_fini"},
 }
 
 // explained is the entry for a difference that was found between our stack and a reference's.
