@@ -118,7 +118,7 @@ func (s *site) judge(t *testing.T, c *session, caller string, x target) {
 	if x.name == "autovacuum worker" && e.level == "" && got == "NULL" {
 		return // it has ended meanwhile
 	}
-	if x.name == "autovacuum worker" && s.name(e) == "no role's process" {
+	if name := s.name(e); x.name == "autovacuum worker" && (name == "no role's process" || name == "exited") {
 		// It was about to end, and no longer listed.
 		pgtest.Wait(t, "the end of the autovacuum worker", func() bool { return cmdline(x.pid) == "" })
 		return
