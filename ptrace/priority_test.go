@@ -70,6 +70,28 @@ func TestProcessorContention(t *testing.T) {
 	}
 }
 
+// mostUrgent captures a process that cannot stop, and returns how many threads had real-time priority at the same time until the
+// deadline.
+func mostUrgent(t *testing.T, pid int, deadline time.Duration) (most int) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		_, err := Capture(t.Context(), anyTarget(pid), snapshot.Options{Deadline: deadline})
+		done <- err
+	}()
+	for {
+		select {
+		case err := <-done:
+			if !errors.Is(err, ErrDeadline) {
+				t.Fatalf("a process that cannot stop: %v", err)
+			}
+			return most
+		default:
+			most = max(most, urgentThreads(t))
+		}
+	}
+}
+
 // urgentThreads returns how many threads of this process have real-time priority now.
 func urgentThreads(t *testing.T) (n int) {
 	t.Helper()
@@ -107,24 +129,11 @@ func TestPriorityDuringStop(t *testing.T) {
 	never := startTarget(t, "frozen")
 	untilState(t, never.pid, 'D')
 	until(t, "real-time priority", func() bool { // where the crowd is not kept from running just then
-		done := make(chan error)
-		go func() {
-			_, err := Capture(t.Context(), anyTarget(never.pid), snapshot.Options{Deadline: 50 * time.Millisecond})
-			done <- err
-		}()
-		for urgent := 0; ; urgent = max(urgent, urgentThreads(t)) {
-			select {
-			case err := <-done:
-				if !errors.Is(err, ErrDeadline) {
-					t.Fatalf("a process that cannot stop: %v", err)
-				}
-				if urgent > 0 && !may || urgent > 1 {
-					t.Errorf("%d threads with real-time priority", urgent)
-				}
-				return urgent > 0 || !may
-			default:
-			}
+		urgent := mostUrgent(t, never.pid, 50*time.Millisecond)
+		if urgent > 0 && !may || urgent > 1 {
+			t.Errorf("%d threads with real-time priority", urgent)
 		}
+		return urgent > 0 || !may
 	})
 	if n := urgentThreads(t); n > 0 {
 		t.Errorf("%d threads with real-time priority after the capture", n)
@@ -161,24 +170,11 @@ func TestPriorityWithQuota(t *testing.T) {
 	never := startTarget(t, "frozen")
 	untilState(t, never.pid, 'D')
 	until(t, "real-time priority", func() bool { // this test may get no processor just then
-		done := make(chan error)
-		go func() {
-			_, err := Capture(t.Context(), anyTarget(never.pid), snapshot.Options{Deadline: time.Second})
-			done <- err
-		}()
-		for urgent := 0; ; urgent = max(urgent, urgentThreads(t)) {
-			select {
-			case err := <-done:
-				if !errors.Is(err, ErrDeadline) {
-					t.Fatalf("a process that cannot stop: %v", err)
-				}
-				if crowd, _ := cpuContended(); urgent > 1 || crowd {
-					t.Errorf("%d threads with real-time priority; the machine is crowded: %v", urgent, crowd)
-				}
-				return urgent == 1
-			default:
-			}
+		urgent := mostUrgent(t, never.pid, time.Second)
+		if crowd, _ := cpuContended(); urgent > 1 || crowd {
+			t.Errorf("%d threads with real-time priority; the machine is crowded: %v", urgent, crowd)
 		}
+		return urgent == 1
 	})
 }
 
