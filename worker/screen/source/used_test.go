@@ -72,15 +72,19 @@ func TestUsed(t *testing.T) {
 		t.Errorf("a process that does not exist used %+v", u)
 	}
 	const size = 4 << 20
-	name := filepath.Join(t.TempDir(), "file")
+	dir := t.TempDir()
+	if inMemory(t, dir) { // nothing that is written there is for a disk
+		var err error
+		if dir, err = os.MkdirTemp("/var/tmp", "pg_stat_backtrace"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		if inMemory(t, dir) {
+			t.Skip("/var/tmp is in memory: what is written there is not for a disk")
+		}
+	}
+	name := filepath.Join(dir, "file")
 	own := &moment.Session{PID: os.Getpid(), ServerPID: 2}
-	var file unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(name), &file); err != nil {
-		t.Fatal(err)
-	}
-	if file.Type == unix.TMPFS_MAGIC {
-		t.Skip("the directory for temporary files is in memory: what is written there is not for a disk")
-	}
 	usedBy(t, &k, own, func() {
 		if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
 			t.Fatal(err)
@@ -89,4 +93,14 @@ func TestUsed(t *testing.T) {
 	if again := k.of(own); again == nil || again.Seconds < leastUsedSpan.Seconds() {
 		t.Errorf("a reader that asks soon after another one gets %+v", again)
 	}
+}
+
+// inMemory reports whether a directory is in a file system in memory.
+func inMemory(t *testing.T, dir string) bool {
+	t.Helper()
+	var file unix.Statfs_t
+	if err := unix.Statfs(dir, &file); err != nil {
+		t.Fatal(err)
+	}
+	return file.Type == unix.TMPFS_MAGIC
 }
