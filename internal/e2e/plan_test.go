@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -64,6 +66,68 @@ func TestRunningPlan(t *testing.T) {
 		boss.run(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'planner'")
 		if err := <-running; err == nil {
 			t.Error("the statement ended before its session")
+		}
+	})
+}
+
+// TestRunningPlanOfFunctions checks that an ordinary role does not see a statement of a function, also if no statement of the client
+// is around it, and that it sees the client's own statements.
+func TestRunningPlanOfFunctions(t *testing.T) {
+	t.Parallel()
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		s := start(t, binDir, pgtest.Options{})
+		s.work(t)
+		boss := s.connect(t, s.User, "postgres")
+		boss.run(t, `CREATE ROLE caller LOGIN; GRANT EXECUTE ON FUNCTION pg_get_running_plan(int, text) TO caller;
+			CREATE TABLE payroll AS SELECT 1 AS a; CREATE TABLE wages AS SELECT 1 AS a; GRANT SELECT, INSERT ON wages TO caller;
+			CREATE PROCEDURE secret() LANGUAGE plpgsql SECURITY DEFINER AS
+				$$BEGIN EXECUTE 'SELECT pg_sleep(600), ''token'' FROM payroll'; END$$;
+			CREATE PROCEDURE cursor() LANGUAGE plpgsql SECURITY DEFINER AS
+				$$DECLARE r record; BEGIN FOR r IN EXECUTE 'SELECT pg_sleep(600), ''token'' FROM payroll' LOOP END LOOP; END$$;
+			CREATE PROCEDURE plain() LANGUAGE sql SECURITY DEFINER AS $$SELECT pg_sleep(600), 'token' FROM payroll$$;
+			CREATE FUNCTION opened() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS
+				$$DECLARE c refcursor = 'c'; BEGIN OPEN c FOR EXECUTE 'SELECT pg_sleep(600), ''token'' FROM payroll'; END$$;
+			CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$BEGIN CALL secret(); RETURN NULL; END$$;
+			CREATE CONSTRAINT TRIGGER late AFTER INSERT ON wages DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()`)
+		pgtest.Wait(t, "the worker has read the server's program", func() bool { // a slow disk can exceed the worker's limit
+			_, err := boss.Exec(t.Context(), "SELECT pg_get_running_plan(pg_backend_pid())")
+			return err == nil || !strings.Contains(err.Error(), "was not read in time")
+		})
+		asks := s.connect(t, "caller", "postgres")
+		for _, c := range []struct{ statement, seen string }{ // seen: the table that the caller sees
+			{"CALL secret()", ""},
+			{"CALL cursor()", ""},
+			{"CALL plain()", ""},
+			{"BEGIN; INSERT INTO wages VALUES (2); COMMIT", ""},
+			{"BEGIN; SELECT opened(); FETCH c", ""},
+			{"SELECT pg_sleep(600), 'token' FROM wages", "wages"},
+			{"PREPARE own AS SELECT pg_sleep(600), 'token' FROM wages; EXECUTE own", "wages"},
+			{"EXPLAIN ANALYZE SELECT pg_sleep(600), 'token' FROM wages", "wages"},
+			{"COPY (SELECT pg_sleep(600), 'token' FROM wages) TO STDOUT", "wages"},
+		} {
+			target := s.connect(t, "caller", "postgres")
+			pid := target.pid()
+			done := make(chan error, 1)
+			go func() {
+				_, err := target.PgConn().Exec(context.Background(), c.statement).ReadAll()
+				done <- err
+			}()
+			s.waits(t, pid, "PgSleep")
+			for _, format := range []string{"text", "json"} {
+				const query = "SELECT pg_get_running_plan($1, $2)"
+				if all := boss.text(t, query, pid, format); !strings.Contains(all, "token") {
+					t.Errorf("%s: a superuser sees %s", c.statement, all)
+				}
+				got := asks.text(t, query, pid, format)
+				if c.seen == "" && (strings.Contains(got, "token") || strings.Contains(got, "payroll") || !strings.Contains(got, "not shown to this role")) ||
+					c.seen != "" && (!strings.Contains(got, "token") || !strings.Contains(got, c.seen)) {
+					t.Errorf("%s: the caller sees %s", c.statement, got)
+				}
+			}
+			boss.run(t, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+			if err := <-done; err == nil {
+				t.Errorf("%s ended before its session", c.statement)
+			}
 		}
 	})
 }

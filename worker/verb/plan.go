@@ -40,7 +40,7 @@ func registerPlan(name string) struct{} { //nolint:unparam // for variables of t
 }
 
 // hiddenLevel is the reason that the caller sees in place of the plan of an inner statement.
-const hiddenLevel = "a statement of a function: not shown to this role"
+const hiddenLevel = "a statement of a function or of a cursor: not shown to this role"
 
 // answerPlan answers with the plan as text or as a JSON document. The caller needs the right to see
 // the process's query; see authz.DecidePlan.
@@ -87,8 +87,10 @@ func (s *Service) runningPlan(ctx context.Context, req spool.Request) (string, e
 		return "", p.Err
 	}
 	if !s.showsStatements(req.Superuser) {
-		for i := 1; i < len(p.Plans.Levels); i++ {
-			p.Plans.Levels[i] = &plan.Level{Reason: hiddenLevel}
+		for i, l := range p.Plans.Levels {
+			if l.Inner {
+				p.Plans.Levels[i] = &plan.Level{Reason: hiddenLevel}
+			}
 		}
 	}
 	if req.Verb == verbPlanJSON {

@@ -63,8 +63,18 @@ type Stack struct {
 
 // Functions returns the names of the functions whose addresses a Stack has. Every server exports them.
 func Functions() []string {
-	return []string{executorRun, executorFinish, setParamPlan, evalPlanQual, evalPlanQualNext, multiExec + "Hash",
-		multiExec + "BitmapIndexScan", multiExec + "BitmapAnd", multiExec + "BitmapOr", execScan}
+	return append([]string{executorRun, executorFinish, setParamPlan, evalPlanQual, evalPlanQualNext, multiExec + "Hash",
+		multiExec + "BitmapIndexScan", multiExec + "BitmapAnd", multiExec + "BitmapOr", execScan}, runners...)
+}
+
+// runners are the functions by which functions, procedures and triggers run statements: the language SQL, and SPI. SPI_cursor_fetch
+// and similar functions end with a jump, so they have no frame. PortalRunFetch stands for them. It also runs the client's FETCH, whose
+// cursor may belong to a function.
+//
+//nolint:gochecknoglobals // a table
+var runners = []string{
+	"fmgr_sql", "SPI_execute", "SPI_execute_extended", "SPI_execute_plan", "SPI_execute_plan_extended",
+	"SPI_execute_plan_with_paramlist", "SPI_execute_snapshot", "SPI_execute_with_args", "PortalRunFetch",
 }
 
 const (
@@ -88,6 +98,9 @@ type Level struct {
 	// LeftOut is the number of statements that were left out here, and for which this level stands; 0 for a statement
 	// that was read.
 	LeftOut int
+	// Inner is false only if the client itself runs the statement. It is set for statements of functions and cursors, and if the stack
+	// is not whole.
+	Inner bool
 	// Returned counts the rows that this run of a SELECT has returned; nil if they are not known.
 	Returned *int64
 
@@ -278,7 +291,7 @@ func (r *reader) levels() []*Level {
 		if leftOut := len(frames) - maxLevels; leftOut > 0 && i >= maxLevels/2 && i < maxLevels/2+leftOut {
 			if i == maxLevels/2 {
 				out = append(out, &Level{
-					frame: k, LeftOut: leftOut,
+					frame: k, LeftOut: leftOut, Inner: true,
 					Reason: fmt.Sprintf("%s left out here: at most %d are read", units.Plural(leftOut, "%d {statement is|statements are}"), maxLevels),
 				})
 			}
@@ -289,10 +302,22 @@ func (r *reader) levels() []*Level {
 			l = &Level{Reason: "the statement was not found in the memory of its stack frame"}
 		}
 		l.frame, l.finishes = k, r.in(k, executorFinish)
+		// CALL, COMMIT and other commands run functions without a statement of the client around them.
+		l.Inner = i > 0 || !r.stack.Whole || r.inFunction(k)
 		taken[l.estate] = l.estate != 0
 		out = append(out, l)
 	}
 	return out
+}
+
+// inFunction reports whether a function runs the statement of frame k.
+func (r *reader) inFunction(k int) bool {
+	for j := k + 1; j < len(r.stack.Frames); j++ {
+		if slices.ContainsFunc(runners, func(name string) bool { return r.in(j, name) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // in reports whether frame k is in an exported function.
