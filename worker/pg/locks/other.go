@@ -3,6 +3,7 @@ package locks
 import (
 	"fmt"
 	"sort"
+	"time"
 )
 
 // kind returns the kind of a wait that is not for a heavyweight lock; empty if the package does not report such waits.
@@ -209,25 +210,32 @@ func behind(senders []sender, method, count int) ([]Blocker, string) {
 // syncQueue finds the queue of a waiting commit, and returns the offset in WalSnd of the position that it waits for:
 // write, flush or apply. It returns 0 if no queue has the process.
 func (r *Reader) syncQueue(table uint64, p *proc) int {
-	const queues = 3
 	if table == 0 {
 		return 0
 	}
-	own := at(r.address(p.index), r.layout.ProcSyncRepLinks)
+	if r.queued == nil { // read once in a moment: thousands of commits may wait
+		r.queued = r.syncQueues(table)
+	}
+	return r.queued[p.index]
+}
+
+// syncQueues returns the results of syncQueue for all processes in the queues, by the positions of their PGPROCs.
+func (r *Reader) syncQueues(table uint64) map[int]int {
+	const queues = 3
+	queued := make(map[int]int)
 	for mode := range queues {
 		head := at(table, r.layout.WalSndQueues+mode*r.layout.NodeSize)
 		steps := 0
 		for link := r.next(head); link != head && link != 0 && steps <= r.count; link = r.next(link) {
-			if _, ok := r.index(link - uint64(r.layout.ProcSyncRepLinks)); !ok {
-				return 0
+			i, ok := r.index(link - uint64(r.layout.ProcSyncRepLinks))
+			if !ok || time.Now().After(r.deadline) {
+				break // the rest of the queue is not known
 			}
-			if link == own {
-				return r.layout.WalSndWrite + 8*mode
-			}
+			queued[i] = r.layout.WalSndWrite + 8*mode
 			steps++
 		}
 	}
-	return 0
+	return queued
 }
 
 func (r *Reader) syncMethod() (method, count int) {

@@ -59,6 +59,7 @@ type Reader struct {
 	steps, edges    int
 	rows            int            // calls of row in this read
 	pins            int            // waits for buffer pins in this read
+	queued          map[int]int    // see syncQueues; nil: not read yet
 	gids            map[int]string // names of prepared transactions, by position of the PGPROC
 	deadline        time.Time
 	patience        time.Duration // how long this read may still wait; 0 in tests of corrupt memory
@@ -181,7 +182,7 @@ func (r *Reader) nameRelations(m *Moment) {
 }
 
 func (r *Reader) read() (*Moment, error) {
-	r.rows, r.pins = 0, 0
+	r.rows, r.pins, r.queued = 0, 0, nil
 	r.steps, r.edges, r.deadline, r.regions, r.gids = 0, 0, time.Now().Add(timeout), nil, make(map[int]string)
 	if err := r.findArray(); err != nil {
 		return nil, err

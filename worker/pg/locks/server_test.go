@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -223,18 +225,43 @@ func standbyOf(t *testing.T, primary *pgtest.Server) *pgtest.Server {
 	return standby
 }
 
-// TestSyncRepWithoutStandby has a commit wait for a synchronous standby that is not connected.
+// TestSyncRepWithoutStandby has commits wait for a synchronous standby that is not connected. Each further waiting commit costs the
+// same number of reads, however long the queue is.
 func TestSyncRepWithoutStandby(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, bin string) {
-		s := pgtest.Start(t, bin, pgtest.Options{})
+		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"max_connections = 60"}})
 		s.Exec(t, "CREATE TABLE t (n int)")
 		r := open(t, s)
-		c := s.Connect(t, "postgres", "postgres")
+		const few, many = 5, 40
+		var pids []int
+		var sessions []*pgx.Conn
+		for range many {
+			c := s.Connect(t, "postgres", "postgres")
+			sessions, pids = append(sessions, c), append(pids, int(c.PgConn().PID()))
+		}
 		s.RequireStandby(t, "standby", "on")
-		pid := int(c.PgConn().PID())
-		go func() { _, _ = c.Exec(context.Background(), "INSERT INTO t VALUES (1)") }()
-		if w := find(t, r, SyncRep, pid); w.Blockers != nil || w.Reason == "" {
-			t.Errorf("without a standby: %+v", w)
+		insert := func(sessions []*pgx.Conn) {
+			for _, c := range sessions {
+				go func() { _, _ = c.Exec(context.Background(), "INSERT INTO t VALUES (1)") }()
+			}
+		}
+		reads := func(pids []int) (reads int) {
+			for _, pid := range pids {
+				if w := find(t, r, SyncRep, pid); w.Blockers != nil || w.Reason != "0 of 1 required synchronous standbys are connected" {
+					t.Errorf("without a standby: %+v", w)
+				}
+			}
+			m, err := r.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m.Reads
+		}
+		insert(sessions[:few])
+		first := reads(pids[:few])
+		insert(sessions[few:])
+		if second := reads(pids); second-first > 8*(many-few) {
+			t.Errorf("%d reads for %d commits, %d for %d", first, few, second, many)
 		}
 	})
 }
