@@ -13,7 +13,7 @@ func (r *Reader) kind(event uint32) Kind {
 	}
 	class, name, _ := r.names.Name(event)
 	switch {
-	case class == "LWLock":
+	case class == "LWLock" || class == "Buffer" && name != "BufferCleanup": // from 19 on, locks of buffers have events of their own
 		return LWLock
 	case class == "BufferPin" || class == "Buffer":
 		return BufferPin
