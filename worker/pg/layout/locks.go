@@ -55,8 +55,8 @@ type Locks struct {
 
 	// WalSndCtlData and WalSnd (walsender_private.h), SyncRepConfigData (syncrep.h). After WalSndWrite come flush and
 	// apply, 8 bytes each. WalSndHead is the size of the part of WalSnd that the reader needs.
-	WalSndQueues, WalSnds, WalSndSize, WalSndPID, WalSndState, WalSndWrite, WalSndPriority, WalSndHead int
-	SyncConfigSize, SyncConfigCount, SyncConfigMethod                                                  int
+	WalSndQueues, WalSnds, WalSndSize, WalSndPID, WalSndState, WalSndWrite, WalSndFlush, WalSndPriority, WalSndHead int
+	SyncConfigSize, SyncConfigCount, SyncConfigMethod                                                               int
 }
 
 // LocksOf returns the offsets of a major version. It returns false if the version or one of its offsets is not known.
@@ -80,7 +80,7 @@ func LocksOf(major int) (Locks, bool) {
 		PredXactActive: 16, SxactLink: 96, SxactUnsafe: 128, SxactFlags: 156, SxactPID: 160, SxactSize: 168,
 		SxactDeferrableWaiting: 0x40,
 		ConflictInLink:         16, ConflictSxactOut: 32, ConflictSxactIn: 40, ConflictSize: 48,
-		WalSndPID: 0, WalSndState: 4, WalSndWrite: 24, WalSndPriority: 72, WalSndHead: 80,
+		WalSndPID: 0, WalSndState: 4, WalSndWrite: 24, WalSndFlush: 32, WalSndPriority: 72, WalSndHead: 80,
 		SyncConfigCount: 4, SyncConfigMethod: 8, SyncConfigSize: 12,
 	}
 	known := true

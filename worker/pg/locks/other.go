@@ -265,7 +265,8 @@ func (r *Reader) senders(table uint64, position int, lsn uint64) (senders []send
 	for i := range n {
 		s := b[i*r.layout.WalSndSize:][:r.layout.WalSndHead]
 		state, priority := u32(s, r.layout.WalSndState), i32(s, r.layout.WalSndPriority)
-		if pid := i32(s, r.layout.WalSndPID); pid > 0 && priority > 0 && (state == stateStreaming || state == stateStopping) {
+		flush := u64(s, r.layout.WalSndFlush) // 0: the receiver has reported none, like pg_receivewal; the server does not wait for it
+		if pid := i32(s, r.layout.WalSndPID); pid > 0 && priority > 0 && flush != 0 && (state == stateStreaming || state == stateStopping) {
 			lag := uint64(0)
 			if confirmed := u64(s, position); confirmed < lsn {
 				lag = lsn - confirmed

@@ -1,8 +1,10 @@
 package locks
 
 import (
+	"slices"
 	"testing"
 
+	"pg_stat_backtrace/worker/pg/layout"
 	"pg_stat_backtrace/worker/pg/levels"
 )
 
@@ -37,6 +39,33 @@ func TestKindOfBufferWaits(t *testing.T) {
 		}
 		if pins != 1 {
 			t.Errorf("version %d has %d waits for buffer pins", major, pins)
+		}
+	}
+}
+
+// TestSendersWithoutFlush: a receiver that has not reported a flush position, such as pg_receivewal, is no synchronous standby.
+func TestSendersWithoutFlush(t *testing.T) {
+	t.Parallel()
+	for major := oldestMajor; major <= newestMajor; major++ {
+		l, ok := layout.LocksOf(major)
+		if !ok {
+			t.Fatalf("version %d", major)
+		}
+		const base, table, lsn = 0x1000, 0x1100, 500
+		f := &fake{base: base, data: make([]byte, 4096)}
+		r := &Reader{layout: l, mem: f, maxSenders: base, count: 10}
+		f.put32(base, 2)
+		for i, flush := range []uint64{0, 400} {
+			s := at(table, l.WalSnds+i*l.WalSndSize)
+			f.put32(at(s, l.WalSndPID), uint32(11+i))
+			f.put32(at(s, l.WalSndState), stateStreaming)
+			f.put32(at(s, l.WalSndPriority), 1)
+			f.put64(at(s, l.WalSndWrite), 450)
+			f.put64(at(s, l.WalSndFlush), flush)
+		}
+		got, ok := r.senders(table, l.WalSndWrite, lsn)
+		if want := []sender{{pid: 12, priority: 1, lag: 50}}; !ok || !slices.Equal(got, want) {
+			t.Errorf("version %d: %v %t, want %v", major, got, ok, want)
 		}
 	}
 }
