@@ -48,10 +48,10 @@ type Locks struct {
 
 	// PredXactListData, SERIALIZABLEXACT and RWConflictData (predicate_internals.h). SxactLink is negative in versions
 	// until 15, in which the list node precedes the structure.
-	PredXactActive                                                  int
-	SxactLink, SxactUnsafe, SxactFlags, SxactPID, SxactSize         int
-	SxactDeferrableWaiting                                          uint32
-	ConflictInLink, ConflictSxactOut, ConflictSxactIn, ConflictSize int
+	PredXactActive                                                    int
+	SxactLink, SxactUnsafe, SxactXid, SxactFlags, SxactPID, SxactSize int
+	SxactDeferrableWaiting                                            uint32
+	ConflictInLink, ConflictSxactOut, ConflictSxactIn, ConflictSize   int
 
 	// WalSndCtlData and WalSnd (walsender_private.h), SyncRepConfigData (syncrep.h). After WalSndWrite come flush and
 	// apply, 8 bytes each. WalSndHead is the size of the part of WalSnd that the reader needs.
@@ -77,7 +77,7 @@ func LocksOf(major int) (Locks, bool) {
 		IndexKeySize: 48, IndexLocation: 48, IndexEntrySize: 72,
 		TwoPhaseCount: 8, TwoPhaseXacts: 16,
 		GxactSize: 256, GxactProcNo: 8, GxactXid: 40, GxactXidSize: 4, GxactGID: 55, GIDSize: 200,
-		PredXactActive: 16, SxactLink: 96, SxactUnsafe: 128, SxactFlags: 156, SxactPID: 160, SxactSize: 168,
+		PredXactActive: 16, SxactLink: 96, SxactUnsafe: 128, SxactXid: 144, SxactFlags: 156, SxactPID: 160, SxactSize: 168,
 		SxactDeferrableWaiting: 0x40,
 		ConflictInLink:         16, ConflictSxactOut: 32, ConflictSxactIn: 40, ConflictSize: 48,
 		WalSndPID: 0, WalSndState: 4, WalSndWrite: 24, WalSndFlush: 32, WalSndPriority: 72, WalSndHead: 80,
@@ -113,7 +113,7 @@ func LocksOf(major int) (Locks, bool) {
 	}
 	switch major {
 	case 14, 15:
-		v.SxactLink, v.SxactUnsafe, v.SxactFlags, v.SxactPID, v.SxactSize = -16, 112, 140, 144, 152
+		v.SxactLink, v.SxactUnsafe, v.SxactXid, v.SxactFlags, v.SxactPID, v.SxactSize = -16, 112, 128, 140, 144, 152
 		v.WalSnds, v.WalSndSize = 80, 96
 	case 16:
 		v.WalSnds, v.WalSndSize = 104, 104

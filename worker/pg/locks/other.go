@@ -2,6 +2,7 @@ package locks
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"time"
 )
@@ -54,14 +55,7 @@ func (r *Reader) safeSnapshot(p *proc) ([]Blocker, string) {
 	for range tries {
 		first, ok1 := r.unsafe(p.pid)
 		second, ok2 := r.unsafe(p.pid)
-		if !ok1 || !ok2 || len(first) != len(second) {
-			continue
-		}
-		same := true
-		for i := range first {
-			same = same && first[i].PID == second[i].PID
-		}
-		if same {
+		if ok1 && ok2 && slices.Equal(first, second) {
 			return first, ""
 		}
 	}
@@ -114,7 +108,12 @@ func (r *Reader) conflicts(sxact uint64) (blockers []Blocker, ok bool) {
 			return nil, false
 		}
 		pid := i32(other, l.SxactPID)
-		blockers = append(blockers, Blocker{PID: pid, Proc: -1, Leader: pid, Hard: true})
+		blocker := Blocker{PID: pid, Proc: -1, Leader: pid, Hard: true}
+		if pid == 0 { // a prepared transaction
+			blocker.XID = u32(other, l.SxactXid)
+			blocker.GID = r.readGID(-1, blocker.XID)
+		}
+		blockers = append(blockers, blocker)
 	}
 	return blockers, true
 }

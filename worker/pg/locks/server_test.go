@@ -51,7 +51,7 @@ func find(t *testing.T, r *Reader, kind Kind, pid int) Wait {
 // TestSafeSnapshot compares with pg_safe_snapshot_blocking_pids.
 func TestSafeSnapshot(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, bin string) {
-		s := pgtest.Start(t, bin, pgtest.Options{})
+		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"max_prepared_transactions = 2"}})
 		s.Exec(t, "CREATE TABLE t (n int)")
 		r := open(t, s)
 		control, waiter := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
@@ -61,6 +61,19 @@ func TestSafeSnapshot(t *testing.T) {
 				"BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO t VALUES (%d)", i)).ReadAll(); err != nil {
 				t.Fatal(err)
 			}
+		}
+		prepared := map[string]string{} // the transactions, by identifier
+		for _, gid := range []string{"x", "y"} {
+			for sql := range strings.SplitSeq("BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO t VALUES (9); PREPARE TRANSACTION '"+gid+"'", ";") {
+				if _, err := control.Exec(context.Background(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var xid string
+			if err := control.QueryRow(context.Background(), "SELECT transaction::text FROM pg_prepared_xacts WHERE gid = $1", gid).Scan(&xid); err != nil {
+				t.Fatal(err)
+			}
+			prepared[gid] = xid
 		}
 		go func() {
 			_, _ = waiter.PgConn().Exec(context.Background(),
@@ -74,10 +87,16 @@ func TestSafeSnapshot(t *testing.T) {
 		}
 		for _, b := range w.Blockers {
 			got = append(got, b.PID)
+			if b.PID == 0 && prepared[b.GID] == fmt.Sprint(b.XID) {
+				delete(prepared, b.GID)
+			}
 		}
 		slices.Sort(want)
 		slices.Sort(got)
-		if len(want) != 3 || !slices.Equal(got, want) {
+		if len(prepared) > 0 {
+			t.Errorf("blockers %+v lack the prepared transactions %v", w.Blockers, prepared)
+		}
+		if len(want) != 5 || !slices.Equal(got, want) {
 			t.Errorf("blockers %v (%s), the server says %v", got, w.Reason, want)
 		}
 		s.Stop("immediate")

@@ -134,6 +134,7 @@ func (r *Reader) gid(proc int, xid uint32) string {
 	return name
 }
 
+// readGID is gid without its cache. A proc of -1 stands for any PGPROC.
 func (r *Reader) readGID(proc int, xid uint32) string {
 	table := r.region("Prepared Transaction Table")
 	if table == 0 || xid == 0 {
@@ -160,7 +161,7 @@ func (r *Reader) readGID(proc int, xid uint32) string {
 		return ""
 	}
 	for _, b := range entries {
-		if b != nil && i32(b, r.layout.GxactProcNo) == proc && r.xidOf(b) == xid {
+		if b != nil && (proc < 0 || i32(b, r.layout.GxactProcNo) == proc) && r.xidOf(b) == xid {
 			name := text(b[r.layout.GxactGID:][:r.layout.GIDSize])
 			if !utf8.ValidString(name) {
 				name = strings.ToValidUTF8(name, "\uFFFD")
