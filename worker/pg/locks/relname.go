@@ -33,6 +33,7 @@ var errInconsistent = errors.New("the pages of pg_class have an unknown format")
 // NameReader finds names of relations of one run of a server. It must not be used by several goroutines at a time.
 type NameReader struct {
 	memory  pageMemory
+	pid     int // the postmaster; 0: read does not replace memory
 	dataDir string
 
 	descriptors, blocks, count uint64 // addresses of the variables
@@ -67,7 +68,7 @@ func OpenNames(program *cluster.Program, major, postmaster int, dataDir string) 
 		return nil, err
 	}
 	r := &NameReader{
-		memory: process.NewMemory(postmaster), dataDir: dataDir, descriptors: found["BufferDescriptors"],
+		memory: process.NewMemory(postmaster), pid: postmaster, dataDir: dataDir, descriptors: found["BufferDescriptors"],
 		blocks: found["BufferBlocks"], count: found["NBuffers"], names: make(map[nameKey]cached),
 	}
 	if r.descriptors == 0 || r.blocks == 0 || r.count == 0 {
@@ -349,6 +350,9 @@ func (r *NameReader) pointer(addr uint64) (uint64, error) {
 
 func (r *NameReader) read(addr uint64, p []byte) error {
 	n, err := r.memory.Read(addr, p)
+	if r.pid != 0 && errors.Is(err, process.ErrUnreachable) { // a Memory reads no more after a timeout
+		r.memory = process.NewMemory(r.pid)
+	}
 	if err == nil && n < len(p) {
 		err = errInconsistent
 	}

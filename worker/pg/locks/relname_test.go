@@ -5,11 +5,14 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -42,6 +45,36 @@ func TestNames(t *testing.T) {
 		s.Restart("fast")
 		compare(t, openNames(t, s), s.Connect(t, s.User, "postgres"), 0)
 	})
+}
+
+// TestNamesAfterLostRead: after a read of the server that did not end in time, later reads give the names again.
+func TestNamesAfterLostRead(t *testing.T) {
+	s := pgtest.Start(t, pgtest.Newest(t), pgtest.Options{})
+	r := openNames(t, s)
+	const pgClass = 1259
+	var database uint32
+	if err := s.Connect(t, s.User, "postgres").QueryRow(context.Background(),
+		"SELECT oid FROM pg_database WHERE datname = 'postgres'").Scan(&database); err != nil {
+		t.Fatal(err)
+	}
+	blocks, release, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = blocks.Close() }()
+	ended := make(chan struct{})
+	if process.WithTimeout(s.PostmasterPID(), func() { _, _ = unix.Read(int(blocks.Fd()), make([]byte, 1)) }, func() { close(ended) }) {
+		t.Fatal("the read that blocks has ended")
+	}
+	if got := r.Names(database, []uint32{pgClass}); len(got) > 0 {
+		t.Errorf("while a read blocks: %v", got)
+	}
+	_ = release.Close()
+	<-ended
+	clear(r.names) // as after the time for which a result is used
+	if got := r.Names(database, []uint32{pgClass}); got[pgClass] != "pg_class" {
+		t.Errorf("after the read: %v", got)
+	}
 }
 
 func openNames(t *testing.T, s *pgtest.Server) *NameReader {
