@@ -314,8 +314,8 @@ func (f *figures) seqScan(l *Level, _, n *Node) []Figure {
 	}
 	f.must(limit == whole)
 	n.shared = false
-	done := (block+blocks-start)%blocks + 1
-	return []Figure{{Name: "Scan Block", Value: int64(done)}, {Name: "Scan Blocks Total", Value: int64(blocks)}}
+	done := (int64(block)+int64(blocks)-int64(start))%int64(blocks) + 1
+	return []Figure{{Name: "Scan Block", Value: done}, {Name: "Scan Blocks Total", Value: int64(blocks)}}
 }
 
 // parallelAware reports whether several processes share the work of a node.

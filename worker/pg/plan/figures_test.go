@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 	"testing"
 
@@ -113,6 +114,44 @@ func TestSortFigures(t *testing.T) {
 			whole := Figures(m.stack(), []*Level{{Top: n}}, []Copy{{m.start, m.data}})
 			if !slices.Equal(n.Progress, c.want) || !whole {
 				t.Errorf("version %d, %s: %v, %t", major, name, n.Progress, whole)
+			}
+		}
+	}
+}
+
+// TestBlocksOfLargeRelation: the position of a scan is right in relations of more than 2^31 blocks, also if the scan begins in the
+// middle.
+func TestBlocksOfLargeRelation(t *testing.T) {
+	t.Parallel()
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the memory of this test is that of a little-endian machine")
+	}
+	const scan, relation, class, estate, blocks = sortNode + 1024, sortNode + 1536, sortNode + 2048, sortNode + 2560, 3_000_000_000
+	for major := oldestMajor; major <= newestMajor; major++ {
+		for _, c := range []struct{ start, block, want int64 }{
+			{0, 0, 1}, {0, 2_000_000_000, 2_000_000_001}, {2_000_000_000, 2_500_000_000, 500_000_001}, {2_000_000_000, 1, 1_000_000_002},
+		} {
+			m := newSortMemory(t, major)
+			clear(m.data)
+			l := m.layout
+			for _, v := range []struct {
+				structure   uint64
+				at          layout.Offset
+				size, value int64
+			}{
+				{sortNode, l.ScanState.SsCurrentRelation, 8, relation}, {sortNode, l.ScanState.SsCurrentScanDesc, 8, scan},
+				{scan, l.TableScanDescData.RsRd, 8, relation}, {relation, l.RelationData.RdRel, 8, class},
+				{class, l.FormDataPgClass.Relam, 4, 2}, {estate, l.EState.EsDirection, 4, 1},
+				{scan, l.HeapScanDescData.RsInited, 1, 1}, {scan, l.HeapScanDescData.RsNblocks, 4, blocks},
+				{scan, l.HeapScanDescData.RsStartblock, 4, c.start}, {scan, l.HeapScanDescData.RsCblock, 4, c.block},
+				{scan, l.HeapScanDescData.RsNumblocks, 4, math.MaxUint32},
+			} {
+				m.put(v.structure, v.at, int(v.size), v.value)
+			}
+			n := &Node{Kind: "SeqScan", addr: sortNode, Active: true}
+			want := []Figure{{"Scan Block", c.want}, {"Scan Blocks Total", int64(blocks)}}
+			if whole := Figures(m.stack(), []*Level{{Top: n, estate: estate}}, []Copy{{m.start, m.data}}); !whole || !slices.Equal(n.Progress, want) {
+				t.Errorf("version %d, from %d at %d: %v, %t", major, c.start, c.block, n.Progress, whole)
 			}
 		}
 	}
