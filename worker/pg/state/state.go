@@ -64,6 +64,7 @@ type Reader struct {
 	low, high     uint64 // the known part of the array of entries: [low, high), a multiple of size
 	firstProc     uint64
 	procs, span   []byte
+	doubles       map[int][]int // by process id, further PGPROCs with this id: until 16, the PGPROC of an ended process keeps it
 	again         []byte
 	workers       map[identity]string // types of background workers (bgw_type)
 	// databases and users are the names by oid, see addNames. shared reads them from the server's catalogs; nil: not opened,
@@ -208,7 +209,7 @@ func (r *Reader) full(at uint64, into []byte) error {
 	return err
 }
 
-// readProcs reads all PGPROC structures. It returns their indexes by process id.
+// readProcs reads all PGPROC structures. It returns their indexes by process id, of several with the same id the first one.
 func (r *Reader) readProcs() (map[int]int, error) {
 	l := &r.server.Target.Layout
 	var word [8]byte
@@ -236,12 +237,19 @@ func (r *Reader) readProcs() (map[int]int, error) {
 	if err := r.full(first, r.procs); err != nil {
 		return nil, err
 	}
-	slots := make(map[int]int)
+	slots, doubles := make(map[int]int), make(map[int][]int)
 	for i := range count {
-		if pid := r.procNumber(i, l.PID); pid != 0 {
-			slots[int(pid)] = i
+		pid := int(r.procNumber(i, l.PID))
+		if pid == 0 {
+			continue
+		}
+		if _, ok := slots[pid]; ok {
+			doubles[pid] = append(doubles[pid], i)
+		} else {
+			slots[pid] = i
 		}
 	}
+	r.doubles = doubles
 	r.firstProc = first
 	return slots, nil
 }
@@ -490,7 +498,7 @@ func (r *Reader) session(e *entry, slots map[int]int, o Options) (s moment.Sessi
 		s.Progress = p
 	}
 	if i, ok := slots[e.serverPID]; ok {
-		r.addProc(&s, i)
+		r.addProc(&s, r.ownProc(e, i))
 	}
 	if s.Type == BackgroundWorker {
 		s.Type = r.workerType(e)
@@ -500,6 +508,22 @@ func (r *Reader) session(e *entry, slots map[int]int, o Options) (s moment.Sessi
 		s.Query, s.QueryCut = text(e.text)
 	}
 	return s, true
+}
+
+// ownProc returns the index of a process's PGPROC: first, or, if several have its id, the one to which the process points.
+func (r *Reader) ownProc(e *entry, first int) int {
+	others := r.doubles[e.serverPID]
+	if len(others) == 0 {
+		return first
+	}
+	l := &r.server.Target.Layout
+	own := r.childPointer(e.pid, r.server.Target.WaitPointer) - uint64(l.WaitEvent) - r.firstProc
+	for _, i := range others {
+		if own == uint64(i*l.ProcSize) {
+			return i
+		}
+	}
+	return first
 }
 
 // addProc adds the wait and the parallel leader of a process, from the PGPROC with the index i.

@@ -25,7 +25,8 @@ import (
 // childEnv makes this program a child of TestReadUnreachable: "entry" or "nothing".
 const childEnv = "PGSB_TEST_STATE_CHILD"
 
-// The addresses in each child and in the parent. Word 0 of a child's page is its pointer to its entry.
+// The addresses in each child and in the parent. Word 0 of a child's page is its pointer to its entry, word 1 its pointer to the wait
+// event in its PGPROC.
 const (
 	childAt  = 0x7e00_0000_0000
 	sharedAt = 0x7d00_0000_0000
@@ -62,6 +63,7 @@ func TestChild(t *testing.T) {
 	} else {
 		slot := uint64(kind[0] - '0')
 		binary.NativeEndian.PutUint64(memory, sharedAt+entryAt+slot*uint64(of15.size))
+		binary.NativeEndian.PutUint64(memory[8:], sharedAt+procsAt+slot*procSize)
 	}
 	_, _ = os.Stdout.WriteString("ready\n")
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -120,7 +122,7 @@ func fakeServer(t *testing.T, postmaster int) *Reader {
 				PostmasterPID: id.PID, PostmasterStart: id.StartTime, UID: os.Geteuid(), GID: os.Getegid(), Version: 15,
 			},
 			Target: waits.Server{
-				Postmaster: id.PID, Status: childAt, ProcGlobal: sharedAt,
+				Postmaster: id.PID, Status: childAt, WaitPointer: childAt + 8, ProcGlobal: sharedAt,
 				Layout: waits.Layout{PID: procPID, ProcSize: procSize, ProcCount: layoutAt},
 			},
 		},
@@ -178,6 +180,38 @@ func TestReadUnreachable(t *testing.T) {
 		slices.Sort(want)
 		if !slices.Equal(got, want) || len(m.Missing) == 0 {
 			t.Errorf("read %v, missing %q, want %v without %d", got, m.Missing, want, stuck)
+		}
+	}
+}
+
+// TestProcOfEndedProcess: a session has its own wait, also if the PGPROC of an ended process, before or after its own, has the same
+// process id.
+func TestProcOfEndedProcess(t *testing.T) {
+	const clientRead = 0x06000000
+	shared := mapPage(t, sharedAt)
+	binary.NativeEndian.PutUint64(shared, sharedAt+headerAt)
+	binary.NativeEndian.PutUint64(shared[headerAt:], sharedAt+procsAt)
+	binary.NativeEndian.PutUint32(shared[headerAt+layoutAt:], 4)
+	pids := []int{startChild(t, "1"), startChild(t, "2")}
+	for before, pid := range pids {
+		i := before + 1
+		binary.NativeEndian.PutUint32(shared[procsAt+i*procSize:], clientRead)
+		binary.NativeEndian.PutUint32(shared[procsAt+i*procSize+procPID:], uint32(pid))
+		entry := shared[entryAt+i*of15.size:]
+		binary.NativeEndian.PutUint32(entry[of15.stProcpid:], uint32(pid))
+		binary.NativeEndian.PutUint32(entry[of15.stBackendType:], uint32(slices.Index(BackendTypes(15), ClientBackend)))
+	}
+	binary.NativeEndian.PutUint32(shared[procsAt+procPID:], uint32(pids[1]))
+	binary.NativeEndian.PutUint32(shared[procsAt+3*procSize+procPID:], uint32(pids[0]))
+	r := fakeServer(t, os.Getpid())
+	r.offsets.waitStart, r.offsets.lockGroupLeader = -1, -1 // the PGPROCs of this test end before them
+	m, err := readInTime(t, r)
+	if err != nil || len(m.Sessions) != len(pids) {
+		t.Fatal(m, err)
+	}
+	for _, s := range m.Sessions {
+		if s.Wait == nil || s.Wait.Event != "ClientRead" {
+			t.Errorf("process %d waits for %v", s.PID, s.Wait)
 		}
 	}
 }
