@@ -655,6 +655,8 @@ func blockerText(m *moment.Moment, s *moment.Session) string {
 	b := &s.Blockers[0]
 	text := strconv.Itoa(b.PID)
 	switch i := slices.IndexFunc(m.Sessions, func(x moment.Session) bool { return x.ServerPID == b.PID }); {
+	case b.PID == 0 && b.GID == "" && b.XID == 0:
+		text = "a prepared transaction"
 	case b.PID == 0:
 		text = "the prepared transaction " + cmp.Or(b.GID, strconv.FormatUint(uint64(b.XID), 10))
 	case i >= 0:

@@ -2,6 +2,8 @@ package source
 
 import (
 	"context"
+	"slices"
+	"strconv"
 	"time"
 
 	"pg_stat_backtrace/worker/history/store"
@@ -134,8 +136,13 @@ func momentOf(w *store.SpanSweep) *moment.Moment {
 		}
 		for _, b := range row.BlockedBy {
 			object, relation := moment.ObjectOf(b.Object)
+			xid := uint64(0)
+			if b.PID == 0 && b.Lock == "transactionid" { // only this lock names the prepared transaction that holds it
+				xid, _ = strconv.ParseUint(object, 10, 32)
+			}
 			s.Blockers = append(s.Blockers, moment.Blocker{
-				PID: int(b.PID), Lock: b.Lock, Mode: b.Mode, Object: object, Relation: relation, Queued: b.Soft, Since: stamp(row.WaitStart),
+				PID: int(b.PID), XID: uint32(xid), Lock: b.Lock, Mode: b.Mode, Object: object, Relation: relation, Queued: b.Soft,
+				Since: stamp(row.WaitStart),
 			})
 		}
 		m.Sessions = append(m.Sessions, s)
@@ -155,55 +162,69 @@ func stamp(micro int64) *time.Time {
 // forestOf builds the forest of waits for locks from the blockers of each session. A session is listed below each of its
 // blockers, but only once with the processes that wait for it.
 func forestOf(sessions []moment.Session) []*moment.Node {
-	blocked, waits := map[int][]*moment.Session{}, map[int]*moment.Session{}
+	blocked, waits := map[nodeID][]*moment.Session{}, map[nodeID]*moment.Session{}
 	for i := range sessions {
 		s := &sessions[i]
-		for j := range s.Blockers {
-			if j > 0 && s.Blockers[j-1].PID == s.Blockers[j].PID {
-				continue
-			}
-			blocked[s.Blockers[j].PID] = append(blocked[s.Blockers[j].PID], s)
-			waits[s.ServerPID] = s
+		for _, id := range parents(s) {
+			blocked[id] = append(blocked[id], s)
+			waits[nodeID{pid: s.ServerPID}] = s
 		}
 	}
 	const deepest = 1000
-	seen := map[int]bool{}
-	var below func(pid, depth int) *moment.Node
-	below = func(pid, depth int) *moment.Node {
-		n := &moment.Node{PID: pid}
-		if s := waits[pid]; s != nil {
+	seen := map[nodeID]bool{}
+	var below func(id nodeID, depth int) *moment.Node
+	below = func(id nodeID, depth int) *moment.Node {
+		n := &moment.Node{PID: id.pid, XID: id.xid}
+		if s := waits[id]; s != nil {
 			b := &s.Blockers[0]
-			n.Waits = []moment.LockWait{{PID: pid, Lock: b.Lock, Mode: b.Mode, Object: b.Object, Relation: b.Relation, Since: b.Since}}
+			n.Waits = []moment.LockWait{{PID: id.pid, Lock: b.Lock, Mode: b.Mode, Object: b.Object, Relation: b.Relation, Since: b.Since}}
 		}
-		if seen[pid] || depth > deepest {
+		if seen[id] || depth > deepest {
 			n.Repeated = true
 			return n
 		}
-		seen[pid] = true
-		for _, s := range blocked[pid] {
-			n.Blocked = append(n.Blocked, below(s.ServerPID, depth+1))
+		seen[id] = true
+		for _, s := range blocked[id] {
+			n.Blocked = append(n.Blocked, below(nodeID{pid: s.ServerPID}, depth+1))
 		}
 		return n
 	}
 	var roots []*moment.Node
 	for i := range sessions { // in the order of process ids
-		if pid := sessions[i].ServerPID; waits[pid] == nil && blocked[pid] != nil {
-			roots = append(roots, below(pid, 0))
+		if id := (nodeID{pid: sessions[i].ServerPID}); waits[id] == nil && blocked[id] != nil {
+			roots = append(roots, below(id, 0))
 		}
 	}
-	for i := range sessions { // the remaining trees: the root is not a session of the sweep, or there is a cycle
-		s := &sessions[i]
-		if waits[s.ServerPID] == nil || seen[s.ServerPID] {
+	for i := range sessions { // roots that are not sessions of the sweep, such as prepared transactions
+		for _, id := range parents(&sessions[i]) {
+			if waits[id] == nil && !seen[id] {
+				roots = append(roots, below(id, 0))
+			}
+		}
+	}
+	for i := range sessions { // the remaining processes are in a cycle or wait behind one: the root is a process of the cycle
+		id := nodeID{pid: sessions[i].ServerPID}
+		if waits[id] == nil || seen[id] {
 			continue
 		}
-		root := s.Blockers[0].PID
-		deadlock := waits[root] != nil
-		if deadlock {
-			root = s.ServerPID
+		met := map[nodeID]bool{}
+		for waits[id] != nil && !met[id] {
+			met[id] = true
+			id = parents(waits[id])[0]
 		}
-		n := below(root, 0)
-		n.Deadlock = deadlock
+		n := below(id, 0)
+		n.Deadlock = waits[id] != nil
 		roots = append(roots, n)
 	}
 	return roots
+}
+
+// parents returns the nodes below which a session is placed, each once.
+func parents(s *moment.Session) (list []nodeID) {
+	for i := range s.Blockers {
+		if id := (nodeID{s.Blockers[i].PID, s.Blockers[i].XID}); !slices.Contains(list, id) {
+			list = append(list, id)
+		}
+	}
+	return list
 }

@@ -1,6 +1,8 @@
 package source
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,5 +47,60 @@ func TestRecordedMoment(t *testing.T) {
 	}
 	if share, ok := p.share(&blocks[0], q); !ok || !near(share, 100*2.0/6) {
 		t.Errorf("%g", share)
+	}
+}
+
+// sweepOf returns a recorded sweep in which each of the processes waits for the lock of a transaction, or of a row, that its
+// blockers hold.
+func sweepOf(blockers map[int32][]store.Blocker) *store.SpanSweep {
+	w := &store.SpanSweep{Time: noon, Period: time.Second}
+	for pid := range int32(400) { // in the order of process ids
+		if list, ok := blockers[pid]; ok {
+			w.Rows = append(w.Rows, store.Row{PID: pid, Start: 1, Type: clientBackend, State: stateActive, WaitType: "Lock", BlockedBy: list})
+		}
+	}
+	return w
+}
+
+func rowLock(pid int32) store.Blocker {
+	return store.Blocker{PID: pid, Lock: "tuple", Mode: "ExclusiveLock", Object: "tuple (0,1) of t (relation 7 of database 5)"}
+}
+
+func rowEnd(pid int32, transaction string) store.Blocker {
+	return store.Blocker{PID: pid, Lock: "transactionid", Mode: "ShareLock", Object: "transaction " + transaction}
+}
+
+// TestRecordedPreparedTransactions: processes that wait for prepared transactions, also through others, are in no deadlock. Each
+// transaction is a root.
+func TestRecordedPreparedTransactions(t *testing.T) {
+	m := momentOf(sweepOf(map[int32][]store.Blocker{
+		100: {rowLock(200)}, 150: {rowLock(200)}, 200: {rowEnd(0, "740")}, 300: {rowEnd(0, "741")}, 350: {{Lock: "relation", Object: "relation 7 of database 5"}},
+	}))
+	var roots []string
+	for _, n := range BlockingOf(m).Nodes {
+		if n.Depth == 0 {
+			roots = append(roots, fmt.Sprintf("%d blocks %d, deadlock %v", n.XID, n.Blocks, n.Deadlock))
+		}
+	}
+	if want := "740 blocks 3, deadlock false; 741 blocks 1, deadlock false; 0 blocks 1, deadlock false"; strings.Join(roots, "; ") != want {
+		t.Errorf("%s, want %s", strings.Join(roots, "; "), want)
+	}
+	list := (&rules{}).apply(&facts{m: m})
+	if len(only(list, RuleDeadlock)) != 0 || len(only(list, RuleBlocks)) != 3 || !strings.HasPrefix(list[0].Text, "The prepared transaction 740 blocks 3 sessions") ||
+		!strings.HasPrefix(list[1].Text, "A prepared transaction blocks 1 session") {
+		t.Errorf("%+v", list)
+	}
+	for i, want := range []string{"the prepared transaction 741", "a prepared transaction"} {
+		if got := blockerText(m, &m.Sessions[3+i]); !strings.HasPrefix(got, want+" ") {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestRecordedDeadlock: the root of a deadlock is a process of the cycle, not a process that waits behind it.
+func TestRecordedDeadlock(t *testing.T) {
+	m := momentOf(sweepOf(map[int32][]store.Blocker{5: {rowEnd(6, "740")}, 6: {rowEnd(7, "741")}, 7: {rowEnd(6, "740")}}))
+	if b := BlockingOf(m); b.Trees != 1 || len(b.Nodes) != 3 || !b.Nodes[0].Deadlock || b.Nodes[0].PID != 6 {
+		t.Errorf("%+v", b)
 	}
 }

@@ -272,6 +272,8 @@ func subject(f *facts, n *BlockingNode) string {
 		return fmt.Sprintf("PID %d", n.PID)
 	case n.GID != "":
 		return fmt.Sprintf("The prepared transaction %q", n.GID)
+	case n.XID == 0: // a recorder does not always know it
+		return "A prepared transaction"
 	}
 	return fmt.Sprintf("The prepared transaction %d", n.XID)
 }

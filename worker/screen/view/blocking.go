@@ -181,6 +181,8 @@ func nodeName(n *source.BlockingNode) string {
 		return strconv.Itoa(n.PID)
 	case n.GID != "":
 		return "prepared " + strconv.Quote(n.GID)
+	case n.XID == 0:
+		return "prepared transaction"
 	}
 	return "prepared " + strconv.FormatUint(uint64(n.XID), 10)
 }

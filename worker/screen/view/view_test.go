@@ -569,6 +569,15 @@ func TestMouse(t *testing.T) {
 	}
 }
 
+// TestPreparedTransactions: a prepared transaction has its name, its number, or neither.
+func TestPreparedTransactions(t *testing.T) {
+	for want, n := range map[string]source.BlockingNode{`prepared "transfer"`: {XID: 741, GID: "transfer"}, "prepared 741": {XID: 741}, "prepared transaction": {}} {
+		if got := nodeName(&n); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestTreesOfOtherWaits: a wait for a standby or a buffer pin is not called a wait for a lock.
 func TestTreesOfOtherWaits(t *testing.T) {
 	for event, want := range map[string]string{"Lock:tuple": "1 process waits for locks, in 1 tree", "IPC:SyncRep": "1 process waits, in 1 tree"} {

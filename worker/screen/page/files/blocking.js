@@ -4,8 +4,8 @@
 let chosenNode = ""; // the key of the selected row
 let levels = { key: "" }; // the stack of the selected process: {key, at, phrase, lines, error}
 const levelsEvery = 5000; // ms
-const nodeKey = (n) => String(n.pid || n.gid || n.xid);
-const nodeName = (n) => n.pid ? "PID " + n.pid : "prepared " + (n.gid ?? n.xid);
+const nodeKey = (n) => String(n.pid || n.gid || n.xid || "prepared");
+const nodeName = (n) => n.pid ? "PID " + n.pid : "prepared " + (n.gid ?? n.xid ?? "transaction");
 
 function lock(w) {
   const place = (w.object ?? "").split(" ").slice(1).join(" ");
