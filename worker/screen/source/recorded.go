@@ -219,10 +219,12 @@ func forestOf(sessions []moment.Session) []*moment.Node {
 	return roots
 }
 
-// parents returns the nodes below which a session is placed, each once.
+// parents returns the nodes below which a session is placed, each once: all that hold the lock. If none is known, it is the first one
+// before the session in the queue. A recorder lists it first.
 func parents(s *moment.Session) (list []nodeID) {
 	for i := range s.Blockers {
-		if id := (nodeID{s.Blockers[i].PID, s.Blockers[i].XID}); !slices.Contains(list, id) {
+		b := &s.Blockers[i]
+		if id := (nodeID{b.PID, b.XID}); i == 0 || !b.Queued && !slices.Contains(list, id) {
 			list = append(list, id)
 		}
 	}

@@ -104,3 +104,23 @@ func TestRecordedDeadlock(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 }
+
+// TestRecordedQueue: processes in the queue of a lock are below the process that holds it, not below each other.
+func TestRecordedQueue(t *testing.T) {
+	waits := map[int32][]store.Blocker{}
+	for pid := int32(2); pid <= 11; pid++ {
+		waits[pid] = []store.Blocker{{PID: 1, Lock: "relation", Object: "relation 7 of database 5"}}
+		for before := int32(2); before < pid; before++ {
+			waits[pid] = append(waits[pid], store.Blocker{PID: before, Lock: "relation", Object: "relation 7 of database 5", Soft: true})
+		}
+	}
+	m := momentOf(sweepOf(waits))
+	for _, n := range BlockingOf(m).Nodes {
+		if n.PID != 1 && (n.Depth != 1 || n.MoreBlockers != 0 || n.Blocks != 0) {
+			t.Errorf("%+v", n)
+		}
+	}
+	if f := one(t, (&rules{}).apply(&facts{m: m}), RuleBlocks); f.Text != "PID 1 blocks 10 sessions on relation 7 of database 5" {
+		t.Errorf("%q", f.Text)
+	}
+}
