@@ -12,6 +12,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/moment"
 )
 
 // record writes sweeps of a span to a new history. With a gap, there are no sweeps in that time.
@@ -404,6 +405,23 @@ func TestFollowedStacks(t *testing.T) {
 	text := fmt.Sprint(f.Nodes)
 	if len(p.stacks.unknownStacks()) != 0 || !strings.Contains(text, "known") || !strings.Contains(text, "found") || strings.Contains(text, stackMark) || !near(f.Nodes[0].Active, 3) {
 		t.Errorf("%+v", f.Nodes)
+	}
+}
+
+// TestFollowedStandby: a sweep has no startup process that waits for WAL, but the server is a standby nevertheless.
+func TestFollowedStandby(t *testing.T) {
+	for _, wait := range []string{"", "Activity:RecoveryWalStream"} {
+		s := client(9, "", wait)
+		s.Type = startupType
+		l := &Live{following: following{looked: time.Now().Add(time.Hour), seen: map[session]*moment.Session{identityOf(&s): &s}}}
+		m := at(0, client(1, stateActive, ""))
+		l.addOwnLook(m)
+		if startup(m) == nil || counts(m).Active != 1 {
+			t.Errorf("%q: %+v", wait, m.Sessions)
+		}
+		if l.addOwnLook(m); len(m.Sessions) != 2 {
+			t.Errorf("%q: the startup process is there %d times", wait, len(m.Sessions)-1)
+		}
 	}
 }
 

@@ -110,7 +110,7 @@ func (w *following) keepFrames(id int64, frames []string) {
 	w.frames[id] = frames
 }
 
-// addOwnLook adds data that the recorder does not keep: idle sessions, the values in statements, and the progress of commands. For
+// addOwnLook adds data that the recorder does not keep: idle processes, the values in statements, and the progress of commands. For
 // these, this program reads the server's memory itself, at most once in followLook.
 func (l *Live) addOwnLook(m *moment.Moment) {
 	w := &l.following
@@ -136,8 +136,14 @@ func (l *Live) addOwnLook(m *moment.Moment) {
 		}
 	}
 	for _, own := range w.seen {
-		if own.State == stateIdle && !recorded[own.ServerPID] {
+		switch {
+		case recorded[own.ServerPID]:
+		case own.State == stateIdle:
 			m.Sessions = append(m.Sessions, *own)
+		case own.Type == startupType: // the recorder leaves it out while it waits for WAL
+			s := *own
+			s.Wait = &moment.Wait{Type: "Activity", Event: "RecoveryWalStream"}
+			m.Sessions = append(m.Sessions, s)
 		}
 	}
 }
