@@ -79,7 +79,7 @@ func (l *Live) follow() bool {
 func (l *Live) takeSweep(s *store.Sweep, last bool) {
 	span := &store.SpanSweep{Time: s.Time, Period: s.Period, Delay: s.Delay, Lost: s.Lost, Note: s.Note, Rows: s.Rows}
 	m := momentOf(span)
-	f := &facts{m: m}
+	f := &facts{m: m, older: true}
 	if last {
 		l.addOwnLook(m)
 		f = l.look(m)

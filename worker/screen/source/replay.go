@@ -72,7 +72,7 @@ func (r *rules) stands(f *facts) time.Duration {
 	if s := startup(f.m); s != nil && s.Wait != nil && s.Wait.Event == "RecoveryApplyDelay" {
 		return 0
 	}
-	since, samples := r.holds(fmt.Sprintf("replay-at-%d", f.replay.position), f.m.Time)
+	since, samples := r.holds(fmt.Sprintf(replayAt+"%d", f.replay.position), f.m.Time)
 	if samples < 2 { //nolint:mnd // two samples at the same position
 		return 0
 	}

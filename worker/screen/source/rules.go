@@ -63,6 +63,8 @@ type facts struct {
 	unseen int
 	// replay is the replay of a standby; nil: the server is no standby, or this is not known. The rules set its Since.
 	replay *Replay
+	// older is set for a sweep that is not the newest one: the data of the host was not read for it.
+	older bool
 }
 
 // rules makes the findings of each sample, and keeps since which sample each fact has been true. A fact is a key: of a finding, or
@@ -105,14 +107,29 @@ func (r *rules) apply(f *facts) []Finding {
 	list = append(list, r.memory(f)...)
 	list = append(list, r.idle(f, b)...)
 	list = append(list, r.statements(f)...)
+	r.end(func(key string) bool { return !r.now[key] && !(f.older && ofHost(key)) })
+	sortFindings(list)
+	return list
+}
+
+// end removes the facts that are no longer true.
+func (r *rules) end(no func(key string) bool) {
 	for key := range r.first {
-		if !r.now[key] {
+		if no(key) {
 			delete(r.first, key)
 			delete(r.count, key)
 		}
 	}
-	sortFindings(list)
-	return list
+}
+
+// replayAt and a position are the fact that replay is at this position.
+const replayAt = "replay-at-"
+
+// ofHost reports whether a fact needs data that is read from the host, not from a recorder.
+func ofHost(key string) bool {
+	return slices.ContainsFunc([]string{RuleConnections, RuleDisk, RuleProcessors, RuleMemory, replayAt}, func(rule string) bool {
+		return strings.HasPrefix(key, rule)
+	})
 }
 
 // sortFindings sorts the worst first.
@@ -471,6 +488,9 @@ func (r *rules) event(f *facts, find Finding) Finding {
 
 // processes finds that more processes run than there are processors, and finds processes in uninterruptible sleep.
 func (r *rules) processes(f *facts) (list []Finding) {
+	if f.older {
+		return nil
+	}
 	running := 0
 	for i := range f.m.Sessions {
 		s := &f.m.Sessions[i]

@@ -236,6 +236,33 @@ func TestProcessStates(t *testing.T) {
 	}
 }
 
+// TestOlderSweeps: sweeps for which the host was not read do not end facts about the host.
+func TestOlderSweeps(t *testing.T) {
+	r := &rules{}
+	var list []Finding
+	for i := range 3 * 5 {
+		startup := moment.Session{PID: 9, ServerPID: 9, Type: startupType}
+		f := &facts{m: at(float64(i), client(1, stateActive, ""), client(2, stateActive, ""), client(3, stateActive, "IO:DataFileRead"), startup), older: i%5 != 4}
+		if !f.older {
+			f.processors, f.maxConnections, f.states = 1, 3, map[int]byte{1: 'R', 2: 'R', 3: 'D'}
+			f.replay = &Replay{LagBytes: new(uint64(1 << 20)), position: 5}
+		}
+		list = r.apply(f)
+	}
+	first := noon.Add(4 * time.Second)
+	for _, rule := range []string{RuleDisk, RuleProcessors, RuleConnections, RuleReplay} {
+		if f := one(t, list, rule); !f.Since.Equal(first) {
+			t.Errorf("%s since %s, want %s", rule, f.Since, first)
+		}
+	}
+	for i := range 2 { // the newest sweeps end it
+		list = r.apply(&facts{m: at(float64(15 + i))})
+	}
+	if len(list) != 0 || len(r.first) != 0 {
+		t.Errorf("%+v, %v", list, r.first)
+	}
+}
+
 func TestLongTransactionAndStatement(t *testing.T) {
 	idle := client(1, idleInTx, "Client:ClientRead")
 	idle.StateStart, idle.XactStart = ago(6*time.Minute), ago(time.Hour)
