@@ -91,11 +91,17 @@ func Point(s *State, d *Data, g *Grid, e Event, double func(key string) bool) Ac
 
 func (s *State) wheel(d *Data, by int) Action {
 	if s.Page == PageSession {
-		s.Scroll = max(0, s.Scroll+by)
+		s.scroll(d, by)
 	} else {
 		s.step(d, by)
 	}
 	return None
+}
+
+// scroll moves the first line that the panel of the page Session shows, within the lines of the panel.
+func (s *State) scroll(d *Data, by int) {
+	last := max(0, len(broken(panelLines(s.Panel, d), s.panelWidth))-1)
+	s.Scroll = min(max(min(s.Scroll, last)+by, 0), last)
 }
 
 // Handle changes the state after a key. key is as in Event.Key. d is the data that the screen shows; nil: none yet.
@@ -311,7 +317,7 @@ func (s *State) move(d *Data, key string) Action {
 	}
 	if step, ok := steps[key]; ok {
 		if s.Page == PageSession {
-			s.Scroll = max(0, s.Scroll+step)
+			s.scroll(d, step)
 			return None
 		}
 		s.step(d, step)

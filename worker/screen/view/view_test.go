@@ -578,6 +578,44 @@ func TestPreparedTransactions(t *testing.T) {
 	}
 }
 
+// TestPanelScrolls: the keys and the wheel begin at the line that the panel shows, also after its end.
+func TestPanelScrolls(t *testing.T) {
+	d := incident()
+	s := NewState("/srv/pg")
+	s.Page, s.PID = PageSession, 4712
+	draw := func() *Grid {
+		g := NewGrid(120, 40)
+		Draw(g, s, d, noon)
+		return g
+	}
+	draw()
+	lines := len(broken(panelLines(s.Panel, d), s.panelWidth))
+	for _, c := range []struct {
+		name string
+		move func()
+		want int
+	}{
+		{"end", func() { press(s, d, "end") }, lines - 1},
+		{"up", func() { press(s, d, "up") }, lines - 2},
+		{"page down", func() { press(s, d, "pgdn", "pgdn") }, lines - 1},
+		{"wheel", func() { Point(s, d, draw(), Event{Key: WheelDown, Mouse: true}, nil) }, lines - 1},
+		{"wheel up", func() { Point(s, d, draw(), Event{Key: WheelUp, Mouse: true}, nil) }, lines - 1 - wheelLines},
+		{"home", func() { press(s, d, "home") }, 0},
+		{"shorter", func() { press(s, d, "end"); d.Stack.Frames = d.Stack.Frames[:1]; press(s, d, "up") }, len(broken(panelLines(s.Panel, shorter()), s.panelWidth)) - 2},
+	} {
+		if c.move(); s.Scroll != c.want {
+			t.Errorf("%s: the panel begins at line %d, want %d", c.name, s.Scroll, c.want)
+		}
+	}
+}
+
+// shorter has fewer frames than incident.
+func shorter() *Data {
+	d := incident()
+	d.Stack.Frames = d.Stack.Frames[:1]
+	return d
+}
+
 // TestTreesOfOtherWaits: a wait for a standby or a buffer pin is not called a wait for a lock.
 func TestTreesOfOtherWaits(t *testing.T) {
 	for event, want := range map[string]string{"Lock:tuple": "1 process waits for locks, in 1 tree", "IPC:SyncRep": "1 process waits, in 1 tree"} {
