@@ -492,6 +492,12 @@ func TestOldSamplesBecomeMinutes(t *testing.T) {
 	if len(w.Rows) != 2 || !near(w.Rows[0].Active, 1) || !near(w.Active, 2) || math.Abs(w.Seconds-3600) > 2 {
 		t.Errorf("%+v", w)
 	}
+	for _, src := range []Source{&Live{past: p}, NewNameless(&Live{past: p})} {
+		w, err := src.Who(t.Context(), Query{Span: Span{noon, noon.Add(time.Minute)}}, BySession, 0)
+		if err != nil || len(w.Rows) != 1 || w.Rows[0].Name != "(means over minutes, without process ids)" {
+			t.Errorf("%T: %+v, %v", src, w, err)
+		}
+	}
 	if p.rows > 2500 || p.minutes() < 45 {
 		t.Errorf("%d rows, %d minutes of %d samples", p.rows, p.minutes(), len(p.samples))
 	}

@@ -110,7 +110,9 @@ func (n Nameless) Who(ctx context.Context, q Query, by By, limit int) (*Who, err
 	x := &Who{Span: w.Span, By: w.By, Rows: []WhoRow{}, Others: w.Others, Active: w.Active, Seconds: w.Seconds}
 	for _, r := range w.Rows {
 		name := r.Key
-		if by == BySession {
+		if by == BySession && pidOf(r.Key) == "0" {
+			name = r.Name
+		} else if by == BySession {
 			name = "PID " + pidOf(r.Key)
 		}
 		x.Rows = append(x.Rows, WhoRow{Key: r.Key, Name: name, Count: r.Count, Active: r.Active, Share: r.Share, ByClass: r.ByClass})

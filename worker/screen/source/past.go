@@ -748,6 +748,9 @@ func (p *past) shares(q Query, by By, limit int) *Who {
 func (p *past) nameOf(by By, number uint32, r *row) (key, name string) {
 	switch by {
 	case BySession:
+		if r.pid == 0 { // the row of a minute
+			return "0-0", "(means over minutes, without process ids)"
+		}
 		name = strconv.Itoa(int(r.pid))
 		if text := cmp.Or(p.names.get(r.app).name, p.names.get(r.kind).name); text != "" {
 			name += " " + text

@@ -284,6 +284,10 @@ func (s *State) drill(d *Data, key string) Action {
 	if s.By == source.BySession {
 		pid, _, _ := strings.Cut(key, "-")
 		n, _ := strconv.Atoi(pid)
+		if n == 0 {
+			s.Message = "Means over minutes have no process ids: choose a shorter time."
+			return None
+		}
 		return s.session(n)
 	}
 	for _, r := range s.whoRows(d) {
