@@ -281,6 +281,10 @@ func (s *State) enterFinding(d *Data, key string) Action {
 // drill adds a condition for the selected row (its key is key) to the filter, and shows the shares by the next property. For a row
 // that is a session, it opens the page Session instead.
 func (s *State) drill(d *Data, key string) Action {
+	if d.sharesBy(s) != s.By {
+		s.Message = "The table is being read: press the key again."
+		return None
+	}
 	if s.By == source.BySession {
 		pid, _, _ := strings.Cut(key, "-")
 		n, _ := strconv.Atoi(pid)
@@ -383,6 +387,17 @@ func (s *State) keys(d *Data) (list []string) {
 	case PageSession, numPages:
 	}
 	return list
+}
+
+// sharesBy returns the property of the table on the page `Who`. While data of another property is being read, it is not s.By.
+func (d *Data) sharesBy(s *State) source.By {
+	switch {
+	case !s.Compare.IsZero() && d.Comparison != nil:
+		return d.Comparison.By
+	case s.Compare.IsZero() && d.Who != nil:
+		return d.Who.By
+	}
+	return ""
 }
 
 // whoRows returns the keys and names of the rows of the page `Who`.

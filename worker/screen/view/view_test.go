@@ -616,6 +616,37 @@ func shorter() *Data {
 	return d
 }
 
+// TestDrillOnlyIntoItsTable: Enter before the table of another property has come adds no condition, and opens no process.
+func TestDrillOnlyIntoItsTable(t *testing.T) {
+	const reading = "The table is being read: press the key again."
+	d := incident()
+	s := NewState("/srv/pg")
+	press(s, d, "2", "enter")
+	if press(s, d, "enter"); len(s.Filter) != 1 || s.By != source.ByEvent || s.Message != reading {
+		t.Errorf("%+v by %s, %q", s.Filter, s.By, s.Message)
+	}
+	for s.By != source.BySession {
+		press(s, d, "tab")
+	}
+	if press(s, d, "enter"); s.Page != PageWho || s.PID != 0 || s.Message != reading {
+		t.Errorf("page %d of process %d, %q", s.Page, s.PID, s.Message)
+	}
+	d.Who.By = source.BySession
+	d.Who.Rows[0].Key = "4712-5"
+	if press(s, d, "enter"); s.Page != PageSession || s.PID != 4712 {
+		t.Errorf("page %d of process %d, %q", s.Page, s.PID, s.Message)
+	}
+	s.Page, d.Who.Rows[0].Key = PageWho, "0-0"
+	if press(s, d, "enter"); s.Page != PageWho || s.Message != "Means over minutes have no process ids: choose a shorter time." {
+		t.Errorf("page %d, %q", s.Page, s.Message)
+	}
+	s.By, s.Compare = source.ByUser, noon.Add(-time.Hour)
+	d.Comparison = &source.Comparison{By: source.ByQuery, Rows: []source.Change{{Key: "1"}}}
+	if press(s, d, "enter"); len(s.Filter) != 1 || s.Message != reading {
+		t.Errorf("%+v, %q", s.Filter, s.Message)
+	}
+}
+
 // TestTreesOfOtherWaits: a wait for a standby or a buffer pin is not called a wait for a lock.
 func TestTreesOfOtherWaits(t *testing.T) {
 	for event, want := range map[string]string{"Lock:tuple": "1 process waits for locks, in 1 tree", "IPC:SyncRep": "1 process waits, in 1 tree"} {
