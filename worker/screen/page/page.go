@@ -88,8 +88,8 @@ type Answer struct {
 
 	// Names is set if the reader may see names and texts.
 	Names bool `json:"names"`
-	// Command is a command that prints the same data. If Names is not set, the command has the words URL and FILE in place of
-	// the address and the token file.
+	// Command is a command that prints the same data. If Names is not set, or the filter has a statement without a query id, the
+	// command has the words URL and FILE in place of the address and the token file.
 	Command string `json:"command"`
 }
 
@@ -137,7 +137,8 @@ func (p *Page) answer(ctx context.Context, s *view.State, names bool) (Answer, e
 			}
 		}
 	}
-	if s.Connect = "URL"; names && d.Info != nil {
+	local := slices.ContainsFunc(s.Filter, func(c source.Condition) bool { return c.Local() }) // only this process has such a statement
+	if s.Connect = "URL"; names && d.Info != nil && !local {
 		s.Connect, s.DataDir = "", d.Info.DataDir
 	}
 	return Answer{d, names, view.Command(s, d)}, nil

@@ -269,6 +269,10 @@ func rights(t *testing.T, address string, pid int) {
 	if !strings.Contains(body, `"names":true`) || !strings.Contains(body, "hidden_table") {
 		t.Errorf("an operator token does not see names: %s", body)
 	}
+	_, body = get(t, address+"/screen/data?view=who&filter=query%3Dtext-0123456789abcdef", operatorToken)
+	if !strings.Contains(body, `top --connect URL --token-file FILE --batch --view who --by query --filter 'query=text-0123456789abcdef'"`) {
+		t.Errorf("the command for a statement without a query id: %s", body)
+	}
 	for token, names := range map[string]bool{viewToken: false, operatorToken: true} {
 		overHTTP(t, address, token, pid, names)
 	}

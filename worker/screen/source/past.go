@@ -298,8 +298,11 @@ func (p *past) query(s *moment.Session) (key, name string) {
 	if name == "" {
 		return "", ""
 	}
-	return fmt.Sprintf("text-%016x", maphash.String(textSeed, name)), name
+	return fmt.Sprintf(textKey+"%016x", maphash.String(textSeed, name)), name
 }
+
+// textKey begins the key of a statement without a query id.
+const textKey = "text-"
 
 // textSeed makes the keys of texts different in each process of this program. So a reader without the right to see texts cannot
 // guess a statement, compute its key, and compare the keys.

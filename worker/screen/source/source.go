@@ -17,6 +17,7 @@ package source
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"pg_stat_backtrace/worker/moment"
@@ -104,6 +105,9 @@ type Condition struct {
 	// Name is the text that a screen shows for the key.
 	Name string `json:"name,omitempty"`
 }
+
+// Local reports whether the key is valid only in the process that made it. It is the key of a statement without a query id.
+func (c *Condition) Local() bool { return c.By == ByQuery && strings.HasPrefix(c.Key, textKey) }
 
 // Filter is a list of conditions. A session passes if it meets all of them. All sessions pass an empty filter.
 type Filter []Condition

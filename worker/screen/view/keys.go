@@ -724,8 +724,13 @@ func Command(s *State, d *Data) string {
 	case s.Page == PageFlame:
 		top += " --view flame --side " + string(s.Side)
 	}
-	for _, c := range s.Filter {
-		top += " --filter " + render.ShellWord(string(c.By)+"="+c.Key)
+	for i := range s.Filter {
+		c := &s.Filter[i]
+		key := c.Key
+		if c.Local() && c.Name != "" && s.Connect == "" {
+			key = c.Name // a filter accepts names too
+		}
+		top += " --filter " + render.ShellWord(string(c.By)+"="+key)
 	}
 	return top
 }

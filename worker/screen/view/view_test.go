@@ -647,6 +647,22 @@ func TestDrillOnlyIntoItsTable(t *testing.T) {
 	}
 }
 
+// TestStatementWithoutIDIsCopied: the key of such a statement is valid in one process only, so the command has the text.
+func TestStatementWithoutIDIsCopied(t *testing.T) {
+	d := incident()
+	d.Who.Rows[0].Key = "text-0123456789abcdef"
+	s := NewState("/srv/pg")
+	press(s, d, "2", "enter")
+	const top = "pg_stat_backtrace top "
+	if got := Command(s, d); got != top+"-D /srv/pg --batch --view who --by event --filter 'query=update stock set qty = qty - ? where item = ?'" {
+		t.Errorf("%s", got)
+	}
+	s.Connect = "http://db" // the worker made the key, and knows it
+	if got := Command(s, d); got != top+"--connect http://db --token-file FILE --batch --view who --by event --filter 'query=text-0123456789abcdef'" {
+		t.Errorf("%s", got)
+	}
+}
+
 // TestTreesOfOtherWaits: a wait for a standby or a buffer pin is not called a wait for a lock.
 func TestTreesOfOtherWaits(t *testing.T) {
 	for event, want := range map[string]string{"Lock:tuple": "1 process waits for locks, in 1 tree", "IPC:SyncRep": "1 process waits, in 1 tree"} {
