@@ -54,6 +54,7 @@ type knownRow struct {
 	query string
 	id    int64
 	event string
+	class string // of the event
 	app   string
 	db    string
 	user  string
@@ -201,15 +202,15 @@ func (p *past) add(m *moment.Moment, kind Kind, longest time.Duration) *sample {
 // knownRow returns the row of a session. If the session has not changed since the newest sample, this is the row of that sample.
 func (p *past) knownRow(s *moment.Session) knownRow {
 	k, ok := p.known[identityOf(s)]
-	event := CPU
+	event, class := CPU, ""
 	if s.Wait != nil {
-		event = s.Wait.Event
+		event, class = s.Wait.Event, s.Wait.Type
 	}
-	if ok && k.query == s.Query && k.id == s.QueryID && k.event == event && k.app == s.Application && k.db == s.Database &&
+	if ok && k.query == s.Query && k.id == s.QueryID && k.event == event && k.class == class && k.app == s.Application && k.db == s.Database &&
 		k.user == s.User && k.doing == s.Phrase && k.row.queryTime == micro(s.QueryStart) {
 		return k
 	}
-	return knownRow{p.row(s), s.Query, s.QueryID, event, s.Application, s.Database, s.User, s.Phrase}
+	return knownRow{p.row(s), s.Query, s.QueryID, event, class, s.Application, s.Database, s.User, s.Phrase}
 }
 
 // row returns the row of a session. It gives each property of the session its number.

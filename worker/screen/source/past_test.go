@@ -85,6 +85,17 @@ func TestWhoDrills(t *testing.T) {
 	}
 }
 
+// TestEventsOfOneName: until PostgreSQL 16, events of different types can have one name.
+func TestEventsOfOneName(t *testing.T) {
+	var p past
+	p.add(at(0, client(1, stateActive, "LWLock:WALWrite")), KindSampled, time.Second)
+	p.add(at(1, client(1, stateActive, "IO:WALWrite")), KindSampled, time.Second)
+	w := p.shares(Query{Span: Span{noon.Add(-time.Second), noon.Add(time.Second)}}, ByEvent, 0)
+	if len(w.Rows) != 2 || w.Rows[0].Name != "IO:WALWrite" || !near(w.Rows[0].Share, 50) || w.Rows[1].Name != "LWLock:WALWrite" {
+		t.Errorf("%+v", w.Rows)
+	}
+}
+
 func TestWaitsOfASession(t *testing.T) {
 	var p past
 	p.add(at(0, client(1, stateActive, "Lock:tuple")), KindSampled, time.Second)
