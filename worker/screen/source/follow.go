@@ -84,6 +84,7 @@ func (l *Live) takeSweep(s *store.Sweep, last bool) {
 		l.addOwnLook(m)
 		f = l.look(m)
 	}
+	f.interval = s.Period
 	w := &l.following
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -238,6 +238,7 @@ func (l *Live) Sample() error {
 	}
 	l.reader.Blocking(m)
 	f := l.look(m)
+	f.interval = l.o.Interval
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stacks.addPhrases(m)

@@ -65,6 +65,8 @@ type facts struct {
 	replay *Replay
 	// older is set for a sweep that is not the newest one: the data of the host was not read for it.
 	older bool
+	// interval is the usual time between two samples.
+	interval time.Duration
 }
 
 // rules makes the findings of each sample, and keeps since which sample each fact has been true. A fact is a key: of a finding, or
@@ -74,6 +76,7 @@ type rules struct {
 	count   map[string]int       // number of these samples
 	running []int                // number of running processes in each of the last samples
 	now     map[string]bool      // facts of the current sample
+	last    time.Time            // of the newest sample
 	grown   growth               // memory of large processes
 }
 
@@ -95,7 +98,10 @@ func (r *rules) holds(key string, at time.Time) (time.Time, int) {
 
 // apply returns the findings of a sample, the worst first. It must be called once for each sample.
 func (r *rules) apply(f *facts) []Finding {
-	r.now = make(map[string]bool)
+	if f.m.Time.Sub(r.last) > max(longStatement, 3*f.interval) { // a statement may have waited in the time without samples
+		r.end(func(key string) bool { return strings.HasPrefix(key, RuleStatement) })
+	}
+	r.last, r.now = f.m.Time, make(map[string]bool)
 	b := BlockingOf(f.m)
 	sessions := byPID(f.m)
 	list := append([]Finding{}, r.replays(f, b)...)

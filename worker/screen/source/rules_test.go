@@ -263,6 +263,25 @@ func TestOlderSweeps(t *testing.T) {
 	}
 }
 
+// TestStatementAfterAPause: samples before a time without samples are no proof that a statement has not waited.
+func TestStatementAfterAPause(t *testing.T) {
+	for second, want := range map[float64]int{10: 1, 11: 0, 3600: 0} {
+		r := &rules{}
+		r.apply(&facts{m: at(0, client(1, stateActive, ""))})
+		list := only(r.apply(&facts{m: at(second, client(1, stateActive, ""))}), RuleStatement)
+		if len(list) != want {
+			t.Errorf("after %g s: %+v", second, list)
+		}
+	}
+	r := &rules{}
+	for second := range 3 { // samples that are rare on purpose
+		list := only(r.apply(&facts{m: at(float64(60*second), client(1, stateActive, "")), interval: time.Minute}), RuleStatement)
+		if (len(list) == 1) != (second > 0) {
+			t.Errorf("minute %d: %+v", second, list)
+		}
+	}
+}
+
 func TestLongTransactionAndStatement(t *testing.T) {
 	idle := client(1, idleInTx, "Client:ClientRead")
 	idle.StateStart, idle.XactStart = ago(6*time.Minute), ago(time.Hour)
