@@ -471,7 +471,7 @@ func TestFramesAreReadOnce(t *testing.T) {
 
 // TestRecorderRuns: a recorder without a sweep for longer than its period does not run.
 func TestRecorderRuns(t *testing.T) {
-	for late, want := range map[time.Duration]bool{0: true, 16 * time.Second: true, 18 * time.Second: false} {
+	for late, want := range map[time.Duration]bool{0: true, 16 * time.Second: true, 18 * time.Second: false, -time.Second: true, -time.Hour: false} {
 		w := following{newest: noon, period: 5 * time.Second}
 		if got := w.runs(noon.Add(late)); got != want {
 			t.Errorf("%s after the last sweep: %v", late, got)

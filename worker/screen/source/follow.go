@@ -35,9 +35,10 @@ type following struct {
 	stacks time.Time                   // time of the newest sweep with a stack
 }
 
-// runs reports whether the newest sweep is so fresh that the recorder must be running.
+// runs reports whether the newest sweep is so fresh that the recorder must be running. A sweep is later than now if the clock was set
+// back: until the clock has caught up, the follower passes no sweeps.
 func (w *following) runs(now time.Time) bool {
-	return !w.newest.IsZero() && now.Sub(w.newest) < 3*w.period+followLate
+	return !w.newest.IsZero() && now.Sub(w.newest).Abs() < 3*w.period+followLate
 }
 
 // follow reads the new sweeps of the recorder. It returns false if the recorder does not run, or cannot read the server. The
