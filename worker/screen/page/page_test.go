@@ -191,7 +191,7 @@ func TestPage(t *testing.T) {
 			}
 		}
 		go func() {
-			_, _ = waiter.PgConn().Exec(t.Context(), "SELECT n /* "+strings.Repeat("x", 10_000)+" */ FROM hidden_table").ReadAll()
+			_, _ = waiter.PgConn().Exec(t.Context(), "SELECT pg_sleep(3); SELECT n /* "+strings.Repeat("x", 10_000)+" */ FROM hidden_table").ReadAll()
 		}()
 		address, p := start(t, s.DataDir)
 		t.Run("rights", func(t *testing.T) { rights(t, address, int(holder.PgConn().PID())) })
@@ -509,6 +509,11 @@ func inBrowser(t *testing.T, address string, pid int) {
 		do(fmt.Sprintf(`dispatchEvent(new KeyboardEvent("keydown", {key: "%d"}))`, i+1))
 		look(t, ctx, run, wait, name)
 	}
+	// The statement began three seconds before the wait for the lock.
+	wait(`(() => { const b = last?.blocking, n = b?.nodes.find((x) => x.depth === 1), waits = n && age(n.waits[0].since, b.time);
+		return n && waits !== age(n.session.state_change, b.time) && document.querySelectorAll("#main tr[data-key]")[1].lastElementChild.textContent === waits; })()`)
+	do(`document.querySelectorAll("#main tr[data-key]")[1].select()`)
+	wait(`document.getElementById("node").innerText.includes("It waits for relation hidden_table in AccessShareLock, for ")`)
 	wait(`document.body.innerText.includes("<script>window.bad=1</script>") && document.body.innerText.includes("<U+202E>")`)
 	// An idle server has no classes, and Go writes an empty list as null.
 	for part, show := range map[string]string{

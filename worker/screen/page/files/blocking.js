@@ -24,7 +24,7 @@ function blocking(b) {
     n.blocks ? String(n.blocks) : "",
     el("div", "", ...(n.waits?.length ? n.waits.map((w) => el("div", "", lock(w))) : [n.session?.state ?? ""]),
       names && n.session?.query ? text(n.session.query) : ""),
-    age(n.waits?.[0]?.wait_start ?? n.session?.state_change, b.time)],
+    n.waits?.length ? age(n.waits[0].since, b.time) : age(n.session?.state_change, b.time)],
   })));
   const about = el("div", "about");
   about.id = "node";
@@ -74,7 +74,7 @@ function nodePanel(b, n) {
   if (n.blocks) parts.push("Blocks " + n.blocks + (n.blocks === 1 ? " session, " : " sessions, ") + n.directly + " directly.");
   if (n.more_blockers) parts.push("Waits for " + n.more_blockers + " beside the process above it.");
   for (const w of n.waits ?? []) {
-    parts.push((w.pid === n.pid ? "It " : "Process " + w.pid + " ") + lock(w) + (w.wait_start ? ", for " + age(w.wait_start, b.time) : "") + ".");
+    parts.push((w.pid === n.pid ? "It " : "Process " + w.pid + " ") + lock(w) + (w.since ? ", for " + age(w.since, b.time) : "") + ".");
   }
   if (s?.state) parts.push(s.state + (s.state_change ? " for " + age(s.state_change, b.time) : "") +
     (s.xact_start ? ", transaction open for " + age(s.xact_start, b.time) : "") + ".");
