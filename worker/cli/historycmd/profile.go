@@ -148,7 +148,7 @@ func (h *historyProfile) timeline() *profilefmt.Timeline {
 			seen[class] = true
 		}
 	}
-	for _, class := range []string{running, "IO", "Lock", "LWLock", "BufferPin", "IPC", "Client", "Timeout", "Extension"} {
+	for _, class := range []string{running, "IO", "Lock", "LWLock", "BufferPin", "Buffer", "IPC", "Client", "Timeout", "Extension"} {
 		if seen[class] {
 			t.Classes = append(t.Classes, class)
 			delete(seen, class)

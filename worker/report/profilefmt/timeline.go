@@ -46,6 +46,9 @@ var timelineColours = []string{
 }
 
 func timelineColour(class string) string {
+	if class == "Buffer" { // the name of BufferPin since PostgreSQL 19
+		class = "BufferPin"
+	}
 	if slices.Contains(timelineColours, class) {
 		return "t-" + class
 	}

@@ -6,9 +6,9 @@ import (
 	"pg_stat_backtrace/worker/moment"
 )
 
-// The wait classes of active sessions. Except for CPU and Other, they are wait_event_type of pg_stat_activity. A session of
-// the class CPU has no wait event: it runs, or waits for a processor, or waits in code for which PostgreSQL has no wait
-// event.
+// The wait classes of active sessions. Except for CPU and Other, they are wait_event_type of pg_stat_activity until PostgreSQL 18.
+// A session of the class CPU has no wait event: it runs, or waits for a processor, or waits in code for which PostgreSQL has no
+// wait event.
 const (
 	CPU       = "CPU"
 	IO        = "IO"
@@ -40,12 +40,24 @@ const (
 	walSender     = "walsender"
 )
 
+// fromBuffer returns the wait class of an event of the type Buffer, which PostgreSQL has since version 19: BufferCleanup was a buffer
+// pin before, and the other events were lightweight locks.
+func fromBuffer(event string) string {
+	if event == "BufferCleanup" {
+		return BufferPin
+	}
+	return LWLock
+}
+
 // ClassOf returns the wait class of a session, or an empty string if the session is not active. A server process without a
 // state in pg_stat_activity, such as the checkpointer, is active unless it waits for work, or pauses.
 func ClassOf(s *moment.Session) string {
 	wait := ""
 	if s.Wait != nil {
 		wait = s.Wait.Type
+	}
+	if wait == "Buffer" {
+		wait = fromBuffer(s.Wait.Event)
 	}
 	if wait == "Activity" {
 		return ""

@@ -161,6 +161,10 @@ func TestClassOf(t *testing.T) {
 		{aux("Activity:CheckpointerMain"), ""},
 		{aux("Timeout:CheckpointWriteDelay"), ""},
 		{aux("IO:DataFileFlush"), IO},
+		{client(1, stateActive, "Buffer:BufferCleanup"), BufferPin},
+		{client(1, stateActive, "Buffer:BufferShared"), LWLock},
+		{aux("Buffer:BufferShareExclusive"), LWLock},
+		{aux("Buffer:BufferExclusive"), LWLock},
 		{client(1, "", ""), ""},
 	} {
 		if got := ClassOf(&c.s); got != c.want {
