@@ -522,6 +522,16 @@ func inBrowser(t *testing.T, address string, pid int) {
 	} {
 		do(show + "(" + part + ")")
 	}
+	do(`window.marks = [], window.fill = CanvasRenderingContext2D.prototype.fillText, CanvasRenderingContext2D.prototype.fillText = function (...x) {
+		marks.push(x[0]); return fill.apply(this, x); }, chart({from: "2026-01-01T00:00:00Z", to: "2026-01-01T00:01:00Z", classes: ["CPU"],
+		column_seconds: 1, columns: [{time: "2026-01-01T00:00:00Z", active_sessions: [1.4]}], active_sessions: [1.4]}, 1)`)
+	wait(`marks.includes("1.4")`)
+	do(`CanvasRenderingContext2D.prototype.fillText = fill`)
+	// The clock of the browser is five minutes ahead.
+	do(`window.before = last.time, window.RealDate = Date, window.Date = class extends RealDate {
+		constructor(...x) { if (x.length) super(...x); else super(RealDate.now() + 300000); } static now() { return RealDate.now() + 300000; } }`)
+	wait(`last.time !== before && /^live · sample \d+ s old$/.test(document.getElementById("age").textContent)`)
+	do(`window.Date = RealDate`)
 	do(fmt.Sprintf(`location.hash = "view=session&pid=%d"`, pid))
 	look(t, ctx, run, wait, "session")
 	wait(`document.querySelector("main .line") !== null`)

@@ -118,7 +118,7 @@ func (c *canvas) chart(y, height int) int {
 	for mark := step; mark <= high+step/2; mark += step {
 		row := int(math.Round(mark / high * float64(height)))
 		if row < height {
-			c.Right(axisWidth-1, y+height-1-row, dim, strconv.FormatFloat(mark, 'f', -1, 64))
+			c.Right(axisWidth-1, y+height-1-row, dim, strconv.FormatFloat(math.Round(10*mark)/10, 'f', -1, 64)) // a step is a multiple of 0.1
 			c.Set(axisWidth-1, y+height-1-row, '┤', dim)
 		}
 	}

@@ -663,6 +663,19 @@ func TestStatementWithoutIDIsCopied(t *testing.T) {
 	}
 }
 
+// TestAxisOfSmallLoads: marks are round numbers, not sums of fractions.
+func TestAxisOfSmallLoads(t *testing.T) {
+	d := incident()
+	d.Info.Processors = 1
+	for i := range d.Load.Columns {
+		d.Load.Columns[i].Active = []float64{0.3, 0.4}
+	}
+	text := picture(PageLoad, 160, 60, d, nil)
+	if !strings.Contains(text, " 0.6┤") || strings.Contains(text, "0.600") {
+		t.Errorf("\n%s", text)
+	}
+}
+
 // TestTreesOfOtherWaits: a wait for a standby or a buffer pin is not called a wait for a lock.
 func TestTreesOfOtherWaits(t *testing.T) {
 	for event, want := range map[string]string{"Lock:tuple": "1 process waits for locks, in 1 tree", "IPC:SyncRep": "1 process waits, in 1 tree"} {

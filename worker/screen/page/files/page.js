@@ -9,6 +9,7 @@ const colours = { CPU: "#2f8f3f", IO: "#2372cc", LWLock: "#c83f94", Lock: "#d92b
 const longest = 2000; // characters of a text on the page
 const byId = (id) => document.getElementById(id);
 let names = false, stopped = false, asked = 0, last = null, failed = "", timer = 0;
+let answered = 0; // when the last answer came, in ms
 let pending = false; // the data of another view is on the page
 let search = ""; // the text of the last search
 let held = null; // stack, plan and memory of one process, which stay on the page
@@ -133,7 +134,7 @@ function chart(l, processors) {
     g.strokeRect(left, bottom, width - left, 0);
     drawKinds(g, plot, bottom);
     g.fillText("0", 20, bottom);
-    g.fillText((most / 1.1).toFixed(0), 8, y(most / 1.1) + 4);
+    g.fillText(String(Number((most / 1.1).toFixed(most < 11 ? 1 : 0))), 8, y(most / 1.1) + 4);
     g.fillText(clock(plot.from), left, height - 3);
     const end = clock(plot.to);
     g.fillText(end, width - g.measureText(end).width, height - 3);
@@ -267,7 +268,8 @@ function header() {
     (i.standby ? ", standby" : "") + (i.own_process_ids ? ", own process ids" : "") + " · " + i.sessions.active + " active · " + i.sessions.idle_in_transaction +
     " idle in transaction" + (i.past ? "" : " · " + i.sessions.idle + " idle")) : list && servers.length ?
     servers.length + (servers.length === 1 ? " server" : " servers") : "";
-  const old = i?.last ? " · sample " + age(i.last, new Date().toISOString()) + " old" : "";
+  // The clocks of the server and of the browser may differ.
+  const old = i?.last ? " · sample " + age(i.last, new Date(Date.parse(last.time) + Date.now() - answered).toISOString()) + " old" : "";
   byId("age").textContent = list ? (stopped ? "stopped" : failed ? "no answer" : "live") : isLive() ? (stopped ? "stopped" : failed ? "no answer" : "live") + old :
     failed ? "no answer" : i?.past && i.last ? "sessions of " + clock(Date.parse(i.last)) : "no sessions at this moment";
   byId("age").classList.toggle("past", !list && !isLive());
@@ -392,6 +394,7 @@ async function follow(url, options, mine) {
 }
 function take(body) {
   last = body;
+  answered = Date.now();
   names = body.names;
   pending = false;
   learnServers();
