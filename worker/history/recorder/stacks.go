@@ -69,6 +69,7 @@ type takenStack struct {
 
 // takenSweep has the stacks and plans that the goroutine has read for a sweep.
 type takenSweep struct {
+	at     time.Time // time of that sweep
 	stacks []takenStack
 	plans  []takenPlan
 }
@@ -78,7 +79,7 @@ type takenSweep struct {
 func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []store.Row, procs map[int32]rules.Proc) ([]store.Stack, string) {
 	t.save(now)
 	t.fresh = nil
-	t.collect(now, 0)
+	t.collect(0)
 	var wanted []takenStack
 	lacking := 0 // number of sessions in wanted that have no valid stack
 	present := make(map[identity]bool, len(rows))
@@ -121,8 +122,8 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 			return cmp.Compare(t.when(a.id), t.when(b.id)) < 0
 		})
 		limit := min(stackSweep, period/4)
-		t.begin(wanted, plans, limit)
-		missing -= t.collect(now, limit)
+		t.begin(now, wanted, plans, limit)
+		missing -= t.collect(limit)
 	}
 	note := ""
 	if missing = min(missing, lacking); missing > 0 {
@@ -170,9 +171,9 @@ func (t *stackTaker) save(now time.Time) {
 	t.last = now
 }
 
-// begin starts the goroutine, which takes the wanted stacks and then reads the plans. It begins no further stack or plan after the
-// time limit.
-func (t *stackTaker) begin(wanted []takenStack, plans []takenPlan, limit time.Duration) {
+// begin starts the goroutine for the sweep of the time now. It takes the wanted stacks and then reads the plans. It begins no further
+// stack or plan after the time limit.
+func (t *stackTaker) begin(now time.Time, wanted []takenStack, plans []takenPlan, limit time.Duration) {
 	done := make(chan takenSweep, 1)
 	t.busy, t.used = done, processTime()
 	if t.files == nil {
@@ -180,7 +181,7 @@ func (t *stackTaker) begin(wanted []takenStack, plans []takenPlan, limit time.Du
 	}
 	local, parents := t.local, t.parents
 	go func() {
-		var taken takenSweep
+		taken := takenSweep{at: now}
 		_ = host.Catch("stacks", func() error {
 			t.files.Begin(append(parents, localIDs(wanted, local)...))
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -221,38 +222,45 @@ func (t *stackTaker) close() {
 
 // collect waits for the result of the goroutine, at most for limit. It returns the number of stacks; 0: the goroutine does not run,
 // or has not ended.
-func (t *stackTaker) collect(now time.Time, limit time.Duration) (n int) {
+func (t *stackTaker) collect(limit time.Duration) (n int) {
 	if t.busy == nil {
 		return 0
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+	var taken takenSweep
 	select {
-	case taken := <-t.busy:
-		t.busy = nil
-		t.credit -= processTime() - t.used // includes other work of the worker during this time
-		if t.plans != nil {
-			t.plans.add(taken.plans)
+	case taken = <-t.busy: // first, because with limit 0 the timer may have ended too
+	default:
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		select {
+		case taken = <-t.busy:
+		case <-timer.C:
+			return 0
 		}
-		for _, s := range taken.stacks {
-			k := &knownStack{switches: s.switches, stack: s.stack, at: now, wait: firstWait}
-			if old := t.known[s.id]; old != nil && s.stack != nil && s.stack.Unnamed && !old.again.IsZero() {
-				k.wait = min(2*old.wait, lastWait)
-			}
-			k.again = now.Add(k.wait)
-			t.known[s.id] = k
-			if s.stack == nil {
-				continue
-			}
-			n++
-			if s.stack.Cut == "" {
-				if t.fresh == nil {
-					t.fresh = map[int32]rules.Sample{}
-				}
-				t.fresh[s.id.pid] = rules.Sample{Statement: s.statement, Functions: s.stack.Frames}
-			}
+	}
+	t.busy = nil
+	t.credit -= processTime() - t.used // includes other work of the worker during this time
+	if t.plans != nil {
+		t.plans.add(taken.plans)
+	}
+	for _, s := range taken.stacks {
+		// The time of the sweep that wanted the stack: a later sweep must not record it as taken then.
+		k := &knownStack{switches: s.switches, stack: s.stack, at: taken.at, wait: firstWait}
+		if old := t.known[s.id]; old != nil && s.stack != nil && s.stack.Unnamed && !old.again.IsZero() {
+			k.wait = min(2*old.wait, lastWait)
 		}
-	case <-timer.C:
+		k.again = taken.at.Add(k.wait)
+		t.known[s.id] = k
+		if s.stack == nil {
+			continue
+		}
+		n++
+		if s.stack.Cut == "" {
+			if t.fresh == nil {
+				t.fresh = map[int32]rules.Sample{}
+			}
+			t.fresh[s.id.pid] = rules.Sample{Statement: s.statement, Functions: s.stack.Frames}
+		}
 	}
 	return n
 }

@@ -3,6 +3,7 @@ package recorder
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -23,7 +24,7 @@ func sweepOf(t *testing.T, s *stackTaker, now time.Time, rows []store.Row, procs
 	t.Helper()
 	list, note = s.add(now, time.Minute, 0, rows, procs)
 	for s.busy != nil {
-		s.collect(now, time.Minute)
+		s.collect(time.Minute)
 		list, note = s.fill(now, rows, procs), ""
 	}
 	return list, note
@@ -113,6 +114,27 @@ func TestStacksDropped(t *testing.T) {
 	}
 	panics := taker(func(int) (*Stack, error) { panic("injected") })
 	sweepOf(t, panics, now.Add(time.Minute), rows, procs)
+}
+
+// TestLateStack has a stack that was taken for one sweep and arrives at the next. It is used only if the process has not run meanwhile.
+func TestLateStack(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	for switches, want := range map[uint64]store.Row{
+		1: {PID: 1, Start: 1, Stack: 7, Method: unchanged},
+		2: {PID: 1, Start: 1},
+	} {
+		s := taker(func(int) (*Stack, error) { return &Stack{ID: 7, Method: "blocked"}, nil })
+		s.begin(now, []takenStack{{id: identity{1, 1}, switches: 1}}, nil, time.Minute)
+		taken := <-s.busy
+		s.busy = make(chan takenSweep, 1)
+		s.busy <- taken
+		s.last, s.credit = now, -time.Hour // so that the next sweep takes no stacks
+		rows := []store.Row{{PID: 1, Start: 1}}
+		s.add(now.Add(time.Second), time.Second, 0, rows, map[int32]rules.Proc{1: {State: 'S', Switches: switches}})
+		if !reflect.DeepEqual(rows[0], want) {
+			t.Errorf("%d switches: %+v, want %+v", switches, rows[0], want)
+		}
+	}
 }
 
 // TestBudgetBounded expects the credit to grow with time, and not beyond its limit.
