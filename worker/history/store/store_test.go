@@ -441,6 +441,50 @@ func TestPrune(t *testing.T) {
 	}
 }
 
+// TestOpenFull has a disk without room, or without inodes, when a worker starts: old hours are removed until it records again.
+func TestOpenFull(t *testing.T) {
+	for name, fill := range map[string]func(t *testing.T, dir string){
+		"room":   func(t *testing.T, dir string) { disktest.Fill(t, dir, 0) },
+		"inodes": func(t *testing.T, dir string) { disktest.FillInodes(t, dir) },
+	} {
+		for _, id := range []string{meta.SystemID, "12"} { // the recorded server, and another server, which has no folder yet
+			t.Run(name+" "+id, func(t *testing.T) {
+				disk := disktest.Tmpfs(t, "size=1m,nr_inodes=60")
+				dir := filepath.Join(disk, "state")
+				random := rand.New(rand.NewPCG(29, 30))
+				at := time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC)
+				w := open(t, dir)
+				for range 6 {
+					if err := w.Append(sweep(random, at)); err != nil {
+						t.Fatal(err)
+					}
+					at = at.Add(time.Hour)
+				}
+				w.Close()
+				fill(t, disk)
+				own := meta
+				own.SystemID = id
+				failed := 0
+				for ; failed < 6; failed++ {
+					var err error
+					if w, err = store.Open(store.Options{Dir: dir, Meta: own, MinFree: 1}); err == nil {
+						break
+					}
+				}
+				for ; failed < 6 && w.Append(sweep(random, at)) != nil; failed++ {
+					at = at.Add(time.Minute)
+				}
+				if failed == 6 {
+					t.Errorf("%d attempts failed", failed)
+				}
+				if w != nil {
+					w.Close()
+				}
+			})
+		}
+	}
+}
+
 // TestPruneShared: a folder of several has its part of the size, also after another folder was made.
 func TestPruneShared(t *testing.T) {
 	parent := t.TempDir()

@@ -87,7 +87,8 @@ const closePause = 30 * time.Second
 
 // Open locks the cluster's folder below the state directory. It makes both directories if they are missing. If a former worker has
 // left a journal, Open continues the journal of the current hour, and converts the journal of an earlier hour into a closed hour.
-// The errors are ErrDirectory, ErrLocked, and those of converting the journal.
+// The errors are ErrDirectory, ErrLocked, and those of converting the journal. If the disk or a quota is full, Open removes the oldest
+// closed hour before it returns an error, and leaves the conversion of the journal to Append.
 func Open(o Options) (*Writer, error) {
 	if o.Keep <= 0 {
 		o.Keep = DefaultKeep
@@ -102,22 +103,34 @@ func Open(o Options) (*Writer, error) {
 		return nil, fmt.Errorf("%w: the system identifier %q is not a number", ErrDirectory, o.Meta.SystemID)
 	}
 	w := &Writer{o: o, dir: clusterDir(o.Dir, o.Meta.SystemID)}
-	for _, dir := range []string{o.Dir, w.dir} {
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("%w: %w", ErrDirectory, explain(filepath.Dir(dir), err))
+	if err := w.prepare(); err != nil {
+		if full(err) {
+			removeOldest(o.Dir)
 		}
-		if err := trusted(dir); err != nil {
-			return nil, err
-		}
-	}
-	if err := w.takeLock(); err != nil {
 		return nil, err
 	}
-	if err := w.recover(time.Now()); err != nil {
+	now := time.Now()
+	switch err := w.recover(now); {
+	case full(err): // Append tries it again, and removes old hours for it
+		w.again, w.why = now.Add(closePause), err
+	case err != nil:
 		w.lock.Close()
 		return nil, explain(o.Dir, err)
 	}
 	return w, nil
+}
+
+// prepare makes the folders and takes the lock.
+func (w *Writer) prepare() error {
+	for _, dir := range []string{w.o.Dir, w.dir} {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("%w: %w", ErrDirectory, explain(filepath.Dir(dir), err))
+		}
+		if err := trusted(dir); err != nil {
+			return err
+		}
+	}
+	return w.takeLock()
 }
 
 func clusterDir(dir, id string) string     { return filepath.Join(dir, "cluster="+id) }
