@@ -339,10 +339,12 @@ func transaction(rule string, r *store.Row) waitKey {
 // longest collects the sessions of one finding, and the age of the longest wait.
 type longest struct {
 	pids []int32 // at most maxProcesses
+	n    int     // number of all sessions
 	age  time.Duration
 }
 
 func (w *longest) add(pid int32, age time.Duration) {
+	w.n++
 	if len(w.pids) < maxProcesses {
 		w.pids = append(w.pids, pid)
 	}
@@ -368,7 +370,7 @@ func commitWaits(v *view) []Finding {
 			w.add(r.PID, age)
 		}
 	}
-	if len(w.pids) == 0 {
+	if w.n == 0 {
 		return nil
 	}
 	reason := ""
@@ -376,7 +378,7 @@ func commitWaits(v *view) []Finding {
 		reason = ": " + v.Standbys
 	}
 	return []Finding{v.finding(CommitWait, causeStandby, fmt.Sprintf("%s for a synchronous standby, the longest for %s%s",
-		units.Plural(len(w.pids), "%d {commit waits|commits wait}"), units.Age(w.age), reason), &w)}
+		units.Plural(w.n, "%d {commit waits|commits wait}"), units.Age(w.age), reason), &w)}
 }
 
 const (
@@ -409,11 +411,11 @@ func diskSleeps(v *view) []Finding {
 			w.add(r.PID, age)
 		}
 	}
-	if len(w.pids) == 0 {
+	if w.n == 0 {
 		return nil
 	}
 	return []Finding{v.finding(DiskSleep, causeDisk, fmt.Sprintf("%s in uninterruptible sleep, the longest for %s: a disk or a "+
-		"network file system does not answer", units.Plural(len(w.pids), "%d {process is|processes are}"), units.Age(w.age)), &w)}
+		"network file system does not answer", units.Plural(w.n, "%d {process is|processes are}"), units.Age(w.age)), &w)}
 }
 
 func lwlockWaits(v *view) []Finding {
@@ -441,7 +443,7 @@ func lwlockWaits(v *view) []Finding {
 	for event, w := range byEvent {
 		list = append(list, v.finding(LWLockWait, causeLWLock(event),
 			fmt.Sprintf("%s for an LWLock without running meanwhile, the longest for %s",
-				units.Plural(len(w.pids), "%d {session waits|sessions wait}"), units.Age(w.age)), w))
+				units.Plural(w.n, "%d {session waits|sessions wait}"), units.Age(w.age)), w))
 	}
 	sort.Slice(list, func(i, j int) bool {
 		a, b := list[i], list[j]
@@ -460,8 +462,8 @@ func idleBlocks(v *view) []Finding {
 		return nil
 	}
 	type block struct {
-		waiters []int32
-		since   int64 // start of the oldest wait; 0: not known
+		waiters longest // without age
+		since   int64   // start of the oldest wait; 0: not known
 	}
 	blocks := map[int32]*block{}
 	for i := range v.Rows {
@@ -477,9 +479,7 @@ func idleBlocks(v *view) []Finding {
 				w = &block{}
 				blocks[b.PID] = w
 			}
-			if len(w.waiters) < maxProcesses {
-				w.waiters = append(w.waiters, r.PID)
-			}
+			w.waiters.add(r.PID, 0)
 			if r.WaitStart > 0 && (w.since == 0 || r.WaitStart < w.since) {
 				w.since = r.WaitStart
 			}
@@ -490,8 +490,10 @@ func idleBlocks(v *view) []Finding {
 		if r.Ended || len(r.BlockedBy) == 0 || len(blocks) == 0 {
 			continue
 		}
-		if w := blocks[v.root(r)]; w != nil && len(w.waiters) < maxProcesses && !slices.Contains(w.waiters, r.PID) {
-			w.waiters = append(w.waiters, r.PID)
+		root := v.root(r)
+		counted := func(b store.Blocker) bool { return b.PID == root && !b.Soft }
+		if w := blocks[root]; w != nil && !slices.ContainsFunc(r.BlockedBy, counted) {
+			w.waiters.add(r.PID, 0)
 		}
 	}
 	var list []Finding
@@ -503,9 +505,9 @@ func idleBlocks(v *view) []Finding {
 		}
 		list = append(list, Finding{
 			Rule: IdleBlocks, Cause: v.cause(pid), keys: []string{v.identity(pid)}, Root: pid,
-			Processes: append([]int32{pid}, w.waiters...), Since: v.Time.Add(-age),
+			Processes: append([]int32{pid}, w.waiters.pids...), Since: v.Time.Add(-age),
 			Summary: fmt.Sprintf("process %d is idle in transaction and has blocked %s for %s", pid,
-				units.Plural(len(w.waiters), "%d {session|sessions}"), units.Age(age)),
+				units.Plural(w.waiters.n, "%d {session|sessions}"), units.Age(age)),
 		})
 	}
 	return list
@@ -564,7 +566,7 @@ func lockWaits(v *view) []Finding {
 			behind = "whose holder is not known"
 		}
 		f := v.finding(LockWait, v.cause(root), fmt.Sprintf("%s for a lock %s, the longest for %s",
-			units.Plural(len(w.pids), "%d {session waits|sessions wait}"), behind, units.Age(w.age)), w)
+			units.Plural(w.n, "%d {session waits|sessions wait}"), behind, units.Age(w.age)), w)
 		if f.keys = objects[root]; root > 0 {
 			f.keys = append(f.keys, v.identity(root))
 			f.Root, f.Processes = root, append([]int32{root}, slices.DeleteFunc(f.Processes, func(p int32) bool { return p == root })...)

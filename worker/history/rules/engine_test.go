@@ -424,6 +424,46 @@ func TestEnd(t *testing.T) {
 	}
 }
 
+// TestManySessions has more sessions than a finding lists: the summary counts all of them.
+func TestManySessions(t *testing.T) {
+	t.Parallel()
+	const n = maxProcesses + 100
+	for rule, row := range map[string]store.Row{
+		CommitWait: {WaitType: "IPC", WaitEvent: "SyncRep"},
+		DiskSleep:  {},
+		LWLockWait: {WaitType: "LWLock", WaitEvent: "WALWrite"},
+		LockWait:   {WaitType: "Lock", WaitEvent: "relation", BlockedBy: []store.Blocker{{PID: 1}}},
+		IdleBlocks: {WaitType: "Lock", WaitEvent: "relation", BlockedBy: []store.Blocker{{PID: 2, Soft: true}, {PID: 1}}},
+		Checkpoint: {WaitType: "IPC", WaitEvent: "CheckpointDone"},
+	} {
+		config := Default()
+		for i := range config.Rules {
+			config.Rules[i].Off, config.Rules[i].After = config.Rules[i].Name != rule, time.Second
+		}
+		state := byte('S')
+		if rule == DiskSleep {
+			state = 'D'
+		}
+		l := &Look{
+			Period: time.Second, Procs: map[int32]Proc{}, Rows: []store.Row{{PID: 1, Start: 1, State: "idle in transaction"}},
+			Checkpointer: Checkpointing{PID: 9, Proc: Proc{State: state}},
+		}
+		for i := range int32(n) {
+			row.PID, row.Start = 100+i, 1
+			l.Rows = append(l.Rows, row)
+			l.Procs[row.PID] = Proc{State: state}
+		}
+		e, found := New(config), []Finding(nil)
+		for second := range int64(10) {
+			l.Time = time.Unix(1_800_000_000+second, 0)
+			found = append(found, e.Look(l).New...)
+		}
+		if len(found) != 1 || !strings.Contains(found[0].Summary, fmt.Sprint(n)) || len(found[0].Processes) > maxProcesses+1 {
+			t.Errorf("%s: %.300v", rule, found)
+		}
+	}
+}
+
 // TestMerge has findings with common causes: the first of them gets the processes of all, each once, up to the limit.
 func TestMerge(t *testing.T) {
 	t.Parallel()

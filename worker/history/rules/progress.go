@@ -18,14 +18,14 @@ func checkpoints(v *view) []Finding {
 	if !ok || c.PID == 0 || c.Proc.State == 0 {
 		return nil
 	}
-	w := longest{pids: []int32{c.PID}}
+	w := longest{pids: []int32{c.PID}, n: 1}
 	for i := range v.Rows {
 		if r := &v.Rows[i]; !r.Ended && waitsForCheckpoint(r) {
 			w.add(r.PID, 0)
 		}
 	}
 	row := v.rows[c.PID]
-	if len(w.pids) == 1 && (row == nil || row.WaitType == "Activity") {
+	if w.n == 1 && (row == nil || row.WaitType == "Activity") {
 		return nil // the checkpointer waits for work
 	}
 	if c.Proc.State != 'R' {
@@ -42,7 +42,7 @@ func checkpoints(v *view) []Finding {
 	if w.age < rule.After {
 		return nil
 	}
-	if n := len(w.pids) - 1; n > 0 {
+	if n := w.n - 1; n > 0 {
 		waiting = ", and " + units.Plural(n, "%d {session waits for it|sessions wait for it}")
 	}
 	f := v.finding(Checkpoint, cause, fmt.Sprintf("the checkpoint has made no progress for %s%s", units.Age(w.age), waiting), &w)
