@@ -66,14 +66,14 @@ func convert(dir string, file *os.File, own Meta) (damage []error, err error) {
 	if !errors.Is(err, errStop) {
 		return damage, err // nil if the journal has no sweep
 	}
-	st, err := file.Stat()
-	if err != nil {
+	hour := hourDir(dir, first)
+	before := closedHour{dir: hour}
+	if err := before.read(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if closedBefore(dir, file, st.Size(), first) {
-		return nil, nil
+	if closed, err := before.has(file); closed || err != nil {
+		return nil, err
 	}
-	hour := hourDir(dir, first)
 	if err := os.MkdirAll(hour, 0o700); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func (r *Reader) FindStack(ctx context.Context, id int64) (*Stack, error) {
 		found.Frames = slices.Clone(k.Frames)
 		return errStop
 	}
-	err := r.live(forever, forever, func(s *Sweep) error {
+	err := r.live(func(s *Sweep) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func (r *Reader) FindStack(ctx context.Context, id int64) (*Stack, error) {
 		return nil, err
 	}
 	for _, h := range slices.Backward(closedHours(r.dir)) {
-		for _, path := range parts(h.dir, "stacks") {
+		for _, path := range h.files("stacks") {
 			err := readTable(ctx, path, -1<<63, 1<<63-1, func(list []Stack) error {
 				for i := range list {
 					if err := keep(&list[i]); err != nil {

@@ -278,6 +278,11 @@ func TestHourTwice(t *testing.T) {
 		if n := len(rows(t, r, from, from.Add(time.Hour))); err != nil || int64(n) != samples {
 			t.Errorf("%d rows, and sums of %d, %v", n, samples, err)
 		}
+		sweeps := 0
+		err = r.Sweeps(t.Context(), from, from.Add(time.Hour), func(store.SweepInfo) error { sweeps++; return nil })
+		if err != nil || sweeps != 5 {
+			t.Errorf("%d sweeps: %v", sweeps, err)
+		}
 		return int(samples)
 	}
 	want := count()
@@ -290,6 +295,12 @@ func TestHourTwice(t *testing.T) {
 	}
 	if n := count(); n != want {
 		t.Errorf("%d rows of %d while the journal is there too", n, want)
+	}
+	if err := os.Remove(filepath.Join(dir, "cluster="+meta.SystemID, "date=2026-11-28/hour=00/rows.parquet")); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(); n != want {
+		t.Errorf("%d rows of %d while the file of rows, which is the last one of an hour, is missing", n, want)
 	}
 	open(t, dir).Close()
 	if n := count(); n != want {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sort"
@@ -421,53 +422,103 @@ func (j *journal) close() error {
 	return nil
 }
 
-// readJournal passes the sweeps of a journal between since and until to the callback each, one by one. It sorts them by time,
-// because the clock may have been set back. It also passes sweeps outside of this span that have stacks, but without their rows.
+// readJournal passes the sweeps of a journal between since and until to the callback each, one by one, as sweepReader.pass does.
 // The result damage has the places of damaged and refused records.
 func readJournal(file *os.File, since, until time.Time, each func(*Sweep) error) (meta Meta, damage []error, err error) {
-	st, err := file.Stat()
-	if err != nil {
-		return Meta{}, nil, fmt.Errorf("journal: %w", err)
+	j := sweepReader{since: since, until: until}
+	if err = j.open(file); err == nil {
+		defer j.close()
+		err = j.pass(math.MaxInt64, each)
 	}
-	f, err := openFrames(file, st.Size())
-	if err != nil {
+	if j.f == nil {
 		return Meta{}, nil, err
 	}
-	defer f.close()
-	list, err := f.list()
+	return j.f.meta, j.damage(), err
+}
+
+// A sweepReader reads the sweeps of a journal, sorted by time, because the clock may have been set back. The zero value reads none.
+type sweepReader struct {
+	since, until time.Time
+	f            *frames // nil: there is no journal
+	list         []sweepFrame
+	tail         error // of the frames
+}
+
+// openSweeps returns a sweepReader of a journal, or one without sweeps if the journal is nil or cannot be read.
+func (r *Reader) openSweeps(journal *os.File, since, until time.Time) (*sweepReader, error) {
+	j := &sweepReader{since: since, until: until}
+	if journal == nil {
+		return j, nil
+	}
+	return j, r.damaged(j.open(journal))
+}
+
+func (j *sweepReader) open(file *os.File) error {
+	st, err := file.Stat()
 	if err != nil {
-		return f.meta, f.damage, err
+		return fmt.Errorf("journal: %w", err)
 	}
-	tail := f.tail
-	for _, frame := range list {
-		f.at = frame.offset
-		at, err := f.next()
-		if err != nil {
-			return f.meta, f.damage, err
-		}
-		outside := at.Before(since) || !at.Before(until)
-		if outside && !bytesHaveStacks(f) {
-			continue
-		}
-		s, err := f.sweep(at)
-		if errors.Is(err, errRefused) {
-			f.damaged(frame.offset, err.Error())
-			continue
-		}
-		if err != nil {
-			return f.meta, f.damage, err
-		}
-		if outside {
-			s.Rows = nil // sweeps in the span may refer to its stacks
-		}
-		if err := each(s); err != nil {
-			return f.meta, f.damage, err
+	if j.f, err = openFrames(file, st.Size()); err != nil {
+		return err
+	}
+	j.list, err = j.f.list()
+	j.tail = j.f.tail
+	return err
+}
+
+func (j *sweepReader) close() {
+	if j.f != nil {
+		j.f.close()
+	}
+}
+
+// damage returns the places of damaged and refused records.
+func (j *sweepReader) damage() []error {
+	switch {
+	case j.f == nil:
+		return nil
+	case j.tail != nil:
+		return append(j.f.damage, j.tail)
+	}
+	return j.f.damage
+}
+
+// pass passes the next sweeps, whose time is less than before (in microseconds since 1970), to the callback each, one by one. It
+// also passes sweeps outside of the span that have stacks, but without their rows. After an error it passes no more.
+func (j *sweepReader) pass(before int64, each func(*Sweep) error) error {
+	for len(j.list) > 0 && j.list[0].at < before {
+		frame := j.list[0]
+		j.list = j.list[1:]
+		if err := j.sweep(frame, each); err != nil {
+			j.list = nil
+			return err
 		}
 	}
-	if tail != nil {
-		f.damage = append(f.damage, tail)
+	return nil
+}
+
+func (j *sweepReader) sweep(frame sweepFrame, each func(*Sweep) error) error {
+	j.f.at = frame.offset
+	at, err := j.f.next()
+	if err != nil {
+		return err
 	}
-	return f.meta, f.damage, nil
+	outside := at.Before(j.since) || !at.Before(j.until)
+	if outside && !bytesHaveStacks(j.f) {
+		return nil
+	}
+	s, err := j.f.sweep(at)
+	if errors.Is(err, errRefused) {
+		j.f.damaged(frame.offset, err.Error())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if outside {
+		s.Rows = nil // sweeps in the span may refer to its stacks
+	}
+	return each(s)
 }
 
 // firstSweep returns the time of the first sweep of a journal, and its Meta; the zero time: it has no sweep.

@@ -64,9 +64,14 @@ func TestJournalSums(t *testing.T) {
 			}
 			return nil
 		}
-		if err := r.liveSums(t.Context(), reader); err != nil || len(r.Damage) > 0 {
+		journal, _, err := r.openJournal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.liveSums(t.Context(), journal, reader); err != nil || len(r.Damage) > 0 {
 			t.Fatal(err, r.Damage)
 		}
+		journal.Close()
 		for _, f := range reader.sweeps {
 			if !f.counted && f.at >= reader.lo && f.at < reader.hi {
 				alone++

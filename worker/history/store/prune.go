@@ -20,7 +20,32 @@ type closedHour struct {
 	dir   string // the folder, or the file if aside is set
 	from  time.Time
 	size  int64
-	aside bool // it is a journal that could not be read (see Writer.setAside)
+	parts []string // ends of the names of its files: .parquet, and -2.parquet and so on if the hour was closed again
+	aside bool     // it is a journal that could not be read (see Writer.setAside)
+}
+
+// files returns the paths of the hour's files of a kind.
+func (h *closedHour) files(kind string) []string {
+	list := make([]string, len(h.parts))
+	for i, part := range h.parts {
+		list[i] = filepath.Join(h.dir, kind+part)
+	}
+	return list
+}
+
+// read lists the files of the hour. A part of the hour counts only if its file of rows has its name, since that file is finished
+// last: until then readers find the part's sweeps in the journal.
+func (h *closedHour) read() error {
+	entries, err := os.ReadDir(h.dir)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			h.size += info.Size()
+		}
+		if part, ok := strings.CutPrefix(e.Name(), "rows"); ok && strings.HasSuffix(part, ".parquet") {
+			h.parts = append(h.parts, part)
+		}
+	}
+	return err
 }
 
 // remove removes the files of an hour.
@@ -64,17 +89,9 @@ func closedHours(pattern string) []closedHour {
 		if err != nil {
 			continue // not a folder of this package
 		}
-		h := closedHour{dir: dir, from: at}
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			continue
+		if h := (closedHour{dir: dir, from: at}); h.read() == nil {
+			list = append(list, h)
 		}
-		for _, e := range entries {
-			if info, err := e.Info(); err == nil {
-				h.size += info.Size()
-			}
-		}
-		list = append(list, h)
 	}
 	sort.Slice(list, func(i, j int) bool {
 		a, b := list[i], list[j]

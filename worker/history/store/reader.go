@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,9 +96,37 @@ func (r *Reader) hours(since, until time.Time) []closedHour {
 	})
 }
 
-func parts(dir, kind string) []string {
-	list, _ := filepath.Glob(filepath.Join(dir, kind+"*.parquet"))
-	return list
+// recorded has the files that are read for a span.
+type recorded struct {
+	hours   []closedHour // that overlap the span
+	journal *os.File     // nil: there is none, or hours has its sweeps
+}
+
+// find opens the journal and then lists the closed hours. In this order no hour is missing or found twice, although the worker may
+// close the hour of the journal meanwhile: the open file still has the hour's sweeps, and counts only if they are not in the list.
+func (r *Reader) find(since, until time.Time) (found recorded, err error) {
+	f, first, err := r.openJournal()
+	if err := r.damaged(err); err != nil {
+		return found, err
+	}
+	found = recorded{r.hours(since, until), f}
+	for i := range found.hours {
+		h := &found.hours[i]
+		if f == nil || !h.from.Equal(first.Truncate(time.Hour)) {
+			continue
+		}
+		if closed, err := h.has(f); closed && err == nil {
+			found.close()
+			found.journal = nil
+		}
+	}
+	return found, nil
+}
+
+func (f *recorded) close() {
+	if f.journal != nil {
+		f.journal.Close()
+	}
 }
 
 // open opens a file, and returns its size. It refuses symbolic links and other files that are not regular, since another user may
@@ -213,20 +242,43 @@ var errTogether = fmt.Errorf("%w: too many rows at one time", ErrFile)
 
 // Rows calls the callback each for every row of a span, ordered by time and process.
 func (r *Reader) Rows(ctx context.Context, since, until time.Time, each func(*Row) error) error {
-	for _, h := range r.hours(since, until) {
+	found, err := r.find(since, until)
+	if err != nil {
+		return err
+	}
+	defer found.close()
+	j, err := r.openSweeps(found.journal, since, until)
+	if err != nil {
+		return err
+	}
+	defer j.close()
+	// The journal is of an earlier hour than the last closed one if the clock was set back. So its sweeps are passed in between.
+	live := func(before int64) error {
+		return r.damaged(j.pass(before, func(s *Sweep) error {
+			for i := range s.Rows {
+				if err := each(&s.Rows[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	for i := range found.hours {
+		h := &found.hours[i]
 		lo, hi := max(since.UnixMicro(), h.from.UnixMicro()), min(until.UnixMicro(), h.from.Add(time.Hour).UnixMicro())
-		if err := r.hourRows(ctx, h.dir, lo, hi, each); err != nil {
+		err := r.hourRows(ctx, h, lo, hi, func(row *Row) error {
+			if err := live(row.Time); err != nil {
+				return err
+			}
+			return each(row)
+		})
+		if err != nil {
 			return err
 		}
 	}
-	return r.live(since, until, func(s *Sweep) error {
-		for i := range s.Rows {
-			if err := each(&s.Rows[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	err = live(math.MaxInt64)
+	r.Damage = append(r.Damage, j.damage()...)
+	return err
 }
 
 // rowGroup is a group of rows of an hour.
@@ -238,9 +290,9 @@ type rowGroup struct {
 
 // hourRows calls the callback each with the rows of an hour. Row groups that do not overlap in time are read one after the other,
 // because a whole hour of many sessions takes much memory.
-func (r *Reader) hourRows(ctx context.Context, dir string, lo, hi int64, each func(*Row) error) error {
+func (r *Reader) hourRows(ctx context.Context, h *closedHour, lo, hi int64, each func(*Row) error) error {
 	var groups []rowGroup
-	for _, path := range parts(dir, "rows") {
+	for _, path := range h.files("rows") {
 		p, err := openParquet(path)
 		if err := r.damaged(err); err != nil {
 			return err
@@ -351,28 +403,34 @@ func (r *Reader) rowsTogether(ctx context.Context, groups []rowGroup, lo, hi int
 	return nil
 }
 
-// live calls the callback each with the sweeps of the journal, as readJournal does, if there is a journal and its hour is not
-// closed.
-func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
-	f, err := r.openJournal()
+// live calls the callback each with the sweeps of the journal that have stacks, without their rows.
+func (r *Reader) live(each func(*Sweep) error) error {
+	f, _, err := r.openJournal()
 	if err != nil || f == nil {
 		return r.damaged(err)
 	}
 	defer f.Close()
-	_, damage, err := readJournal(f, since, until, each)
+	return r.sweepsOf(f, forever, forever, each)
+}
+
+// sweepsOf calls the callback each with the sweeps of a journal, as readJournal does. It does nothing if the journal is nil.
+func (r *Reader) sweepsOf(journal *os.File, since, until time.Time, each func(*Sweep) error) error {
+	if journal == nil {
+		return nil
+	}
+	_, damage, err := readJournal(journal, since, until, each)
 	r.Damage = append(r.Damage, damage...)
 	return r.damaged(err)
 }
 
-// openJournal opens the journal; nil: there is none, or its hour is closed. (A worker closes an hour before it removes the journal,
-// so for a short time both exist.)
-func (r *Reader) openJournal() (*os.File, error) {
+// openJournal opens the journal, and returns the time of its first sweep; nil: there is none.
+func (r *Reader) openJournal() (f *os.File, first time.Time, err error) {
 	f, size, err := open(journalPath(r.dir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, first, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, first, err
 	}
 	first, meta, err := firstSweep(f, size)
 	if id := strings.TrimPrefix(filepath.Base(r.dir), "cluster="); err == nil && meta != (Meta{}) && meta.SystemID != id {
@@ -383,32 +441,24 @@ func (r *Reader) openJournal() (*os.File, error) {
 		if errors.Is(err, ErrJournal) && !errors.Is(err, errBegun) {
 			err = fmt.Errorf("%s: %w", journalPath(r.dir), err)
 		}
-		return nil, err
+		return nil, first, err
 	}
-	if closedBefore(r.dir, f, size, first) {
-		f.Close()
-		return nil, nil //nolint:nilnil // its hour is closed
-	}
-	return f, nil
+	return f, first, nil
 }
 
-// closedBefore reports whether a journal was already converted into a closed hour. first is the time of the journal's first sweep.
-// The journal still exists if a worker was killed before it could remove it, or is about to remove it.
-func closedBefore(clusterDir string, journal io.ReaderAt, size int64, first time.Time) bool {
-	if first.IsZero() {
-		return false
+// has reports whether a journal was already converted into a part of the hour. The journal still exists if a worker was killed
+// before it could remove it, or is about to remove it. An error means that the journal cannot be read.
+func (h *closedHour) has(journal *os.File) (bool, error) {
+	st, err := journal.Stat() // now, since the journal of a closed hour does not grow any more
+	if err != nil {
+		return false, fmt.Errorf("journal: %w", err)
 	}
-	for _, path := range parts(hourDir(clusterDir, first), "sweeps") {
-		dir, name := filepath.Split(path)
-		if _, err := os.Lstat(filepath.Join(dir, strings.Replace(name, "sweeps", "rows", 1))); err != nil {
-			continue // a worker is still writing this hour
-		}
-		same, err := hasSweeps(path, journal, size)
-		if err == nil && same {
-			return true
+	for _, path := range h.files("sweeps") {
+		if same, err := hasSweeps(path, journal, st.Size()); err == nil && same {
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // hasSweeps reports whether the file at path has the sweeps of a journal. The file may lack sweeps that cannot be decoded.
@@ -452,12 +502,17 @@ func (f *frames) refuses(s sweepFrame) bool {
 
 // Sweeps calls each with the sweeps of a span, in the order of the hours.
 func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(SweepInfo) error) error {
-	for _, h := range r.hours(since, until) {
-		if err := r.closedSweeps(ctx, h.dir, since.UnixMicro(), until.UnixMicro(), each); err != nil {
+	found, err := r.find(since, until)
+	if err != nil {
+		return err
+	}
+	defer found.close()
+	for i := range found.hours {
+		if err := r.closedSweeps(ctx, &found.hours[i], since.UnixMicro(), until.UnixMicro(), each); err != nil {
 			return err
 		}
 	}
-	return r.live(since, until, func(s *Sweep) error {
+	return r.sweepsOf(found.journal, since, until, func(s *Sweep) error {
 		if s.Time.Before(since) || !s.Time.Before(until) {
 			return nil
 		}
@@ -466,8 +521,8 @@ func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(S
 }
 
 // closedSweeps calls the callback each for every sweep that a closed hour has within a span.
-func (r *Reader) closedSweeps(ctx context.Context, dir string, since, until int64, each func(SweepInfo) error) error {
-	for _, path := range parts(dir, "sweeps") {
+func (r *Reader) closedSweeps(ctx context.Context, h *closedHour, since, until int64, each func(SweepInfo) error) error {
+	for _, path := range h.files("sweeps") {
 		impossible, found := 0, 0
 		err := readTable(ctx, path, since, until, func(list []SweepInfo) error {
 			for _, s := range list {
@@ -508,14 +563,19 @@ func (r *Reader) impossible(path, what string, n int) {
 
 // Stacks returns the stacks with these ids, by id. It reads the hours of a span, and omits stacks that they do not have.
 func (r *Reader) Stacks(ctx context.Context, since, until time.Time, want map[int64]bool) (map[int64]Stack, error) {
-	found := map[int64]Stack{}
+	stacks := map[int64]Stack{}
 	keep := func(k *Stack) {
 		if want[k.ID] {
-			found[k.ID] = *k
+			stacks[k.ID] = *k
 		}
 	}
-	for _, h := range r.hours(since, until) {
-		for _, path := range parts(h.dir, "stacks") {
+	found, err := r.find(since, until)
+	if err != nil {
+		return nil, err
+	}
+	defer found.close()
+	for i := range found.hours {
+		for _, path := range found.hours[i].files("stacks") {
 			err := readTable(ctx, path, -1<<63, 1<<63-1, func(list []Stack) error {
 				for i := range list {
 					k := list[i]
@@ -529,13 +589,13 @@ func (r *Reader) Stacks(ctx context.Context, since, until time.Time, want map[in
 			}
 		}
 	}
-	err := r.live(since, until, func(s *Sweep) error {
+	err = r.sweepsOf(found.journal, since, until, func(s *Sweep) error {
 		for i := range s.Stacks {
 			keep(&s.Stacks[i])
 		}
 		return nil
 	})
-	return found, err
+	return stacks, err
 }
 
 // Meta returns the description of the server and the recorder in the newest file. It returns ErrNoHistory if no file has a
@@ -552,7 +612,7 @@ func (r *Reader) Meta() (Meta, error) {
 	}
 	list := closedHours(r.dir)
 	for i := len(list) - 1; i >= 0; i-- {
-		for _, path := range parts(list[i].dir, "sweeps") {
+		for _, path := range list[i].files("sweeps") {
 			if m, err := metaOf(path); err == nil {
 				return m, nil
 			}

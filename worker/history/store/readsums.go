@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 )
 
@@ -29,26 +30,30 @@ type SumOptions struct {
 func (r *Reader) Sums(ctx context.Context, o SumOptions, each func(*Sum) error) error {
 	lo, hi := o.Since.UnixMicro(), o.Until.UnixMicro()
 	enough := func(from time.Time) bool { return o.Enough != nil && o.Enough(from) }
-	for _, h := range r.hours(o.Since, o.Until) {
+	found, err := r.find(o.Since, o.Until)
+	if err != nil {
+		return err
+	}
+	defer found.close()
+	for i := range found.hours {
+		h := &found.hours[i]
 		if enough(h.from) {
 			continue
 		}
-		s := hourSums{r: r, dir: h.dir, each: each}
+		s := hourSums{r: r, hour: h, each: each}
 		from, to := max(lo, h.from.UnixMicro()), min(hi, h.from.Add(time.Hour).UnixMicro())
 		if err := s.read(ctx, from, to, o.ByMinute); err != nil {
 			return err
 		}
 	}
-	return r.liveSums(ctx, &journalReader{lo: lo, hi: hi, enough: enough, each: each})
+	if found.journal == nil {
+		return nil
+	}
+	return r.liveSums(ctx, found.journal, &journalReader{lo: lo, hi: hi, enough: enough, each: each})
 }
 
-// liveSums passes the Sums of the journal to j.each, if there is a journal.
-func (r *Reader) liveSums(ctx context.Context, j *journalReader) error {
-	f, err := r.openJournal()
-	if err != nil || f == nil {
-		return r.damaged(err)
-	}
-	defer f.Close()
+// liveSums passes the Sums of the journal to j.each.
+func (r *Reader) liveSums(ctx context.Context, f *os.File, j *journalReader) error {
 	st, err := f.Stat()
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
@@ -65,7 +70,7 @@ func (r *Reader) liveSums(ctx context.Context, j *journalReader) error {
 // hourSums reads the Sums of a closed hour.
 type hourSums struct {
 	r    *Reader
-	dir  string
+	hour *closedHour
 	each func(*Sum) error
 }
 
@@ -92,7 +97,7 @@ func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) err
 	if from >= to {
 		return nil
 	}
-	for _, path := range parts(h.dir, "sums") {
+	for _, path := range h.hour.files("sums") {
 		impossible := 0
 		err := readGroups(ctx, path, from, to, func(p *parquetFile, g int) error {
 			if leaf, found := p.groups[g].Schema().Lookup("bucket_seconds"); found {
@@ -154,7 +159,7 @@ func (h *hourSums) part(ctx context.Context, from, to int64) error {
 		return nil
 	}
 	periods := map[int64]time.Duration{} // of each sweep, by the sweep's time
-	err := h.r.closedSweeps(ctx, h.dir, from, to, func(s SweepInfo) error {
+	err := h.r.closedSweeps(ctx, h.hour, from, to, func(s SweepInfo) error {
 		periods[s.Time] = seconds(s.Period)
 		return nil
 	})
@@ -162,7 +167,7 @@ func (h *hourSums) part(ctx context.Context, from, to int64) error {
 		return err
 	}
 	m := newMinutes(h.each)
-	for _, path := range parts(h.dir, "rows") {
+	for _, path := range h.hour.files("rows") {
 		err := readGroups(ctx, path, from, to, func(p *parquetFile, g int) error {
 			return readSamples(ctx, p, g, from, to, func(row *Row) error {
 				period, found := periods[row.Time]

@@ -144,6 +144,12 @@ func TestClockStep(t *testing.T) {
 	from := time.Date(2026, 11, 28, 5, 0, 0, 0, time.UTC)
 	n := 0
 	for _, at := range []time.Duration{0, time.Second, time.Hour, 2 * time.Hour, 10 * time.Second, 11 * time.Second, 3 * time.Hour} {
+		if at == 3*time.Hour { // the journal is of an earlier hour than the closed ones
+			seen := spanOf(t, dir, from, from.Add(3*time.Hour))
+			if want := "0s 1s 10s 11s 1h0m0s 2h0m0s"; seen != want {
+				t.Errorf("%s, want %s", seen, want)
+			}
+		}
 		s := sweep(random, from.Add(at))
 		n += len(s.Rows)
 		if err := w.Append(s); err != nil {
@@ -160,6 +166,75 @@ func TestClockStep(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "cluster="+meta.SystemID, "date=2026-11-28/hour=05/rows-2.parquet")); err != nil {
 		t.Error(err)
+	}
+}
+
+// spanOf returns the times of the sweeps that ReadSpan passes, from a time on. Each must have its rows and no note.
+func spanOf(t *testing.T, dir string, from, until time.Time) string {
+	t.Helper()
+	r, err := store.OpenReader(dir, meta.SystemID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var times []string
+	_, err = store.ReadSpan(t.Context(), r, from, until, func(s *store.SpanSweep, _ *store.Gap) error {
+		times = append(times, s.Time.Sub(from).String())
+		if len(s.Rows) == 0 || s.Note != "" {
+			t.Errorf("sweep of %s: %d rows, note %q", s.Time, len(s.Rows), s.Note)
+		}
+		return nil
+	})
+	if err != nil || len(r.Damage) > 0 {
+		t.Errorf("%v, %v", err, r.Damage)
+	}
+	return strings.Join(times, " ")
+}
+
+// TestReadWhileHourIsClosed reads two hours. While the first one is read, a worker closes the second one, and begins a third one.
+func TestReadWhileHourIsClosed(t *testing.T) {
+	from := time.Date(2026, 11, 28, 2, 0, 0, 0, time.UTC)
+	until := from.Add(2 * time.Hour)
+	for name, read := range map[string]func(r *store.Reader, each func(at time.Time)) error{
+		"Rows": func(r *store.Reader, each func(time.Time)) error {
+			return r.Rows(t.Context(), from, until, func(row *store.Row) error { each(time.UnixMicro(row.Time)); return nil })
+		},
+		"Sums": func(r *store.Reader, each func(time.Time)) error {
+			return r.Sums(t.Context(), store.SumOptions{Since: from, Until: until, ByMinute: true}, func(s *store.Sum) error {
+				each(time.UnixMicro(s.Time))
+				return nil
+			})
+		},
+		"Sweeps": func(r *store.Reader, each func(time.Time)) error {
+			return r.Sweeps(t.Context(), from, until, func(s store.SweepInfo) error { each(time.UnixMicro(s.Time)); return nil })
+		},
+	} {
+		dir := filepath.Join(t.TempDir(), "state")
+		random := rand.New(rand.NewPCG(31, 32))
+		w := open(t, dir)
+		for at := from; at.Before(until); at = at.Add(time.Hour) {
+			s := sweep(random, at)
+			s.Rows = s.Rows[:1]
+			if err := w.Append(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := store.OpenReader(dir, meta.SystemID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seen []string
+		err = read(r, func(at time.Time) {
+			if seen == nil {
+				if err := w.Append(sweep(random, until)); err != nil {
+					t.Error(err)
+				}
+			}
+			seen = append(seen, at.Sub(from).String())
+		})
+		if got := strings.Join(seen, " "); err != nil || got != "0s 1h0m0s" || len(r.Damage) > 0 {
+			t.Errorf("%s: %q, %v, %v", name, got, err, r.Damage)
+		}
+		w.Close()
 	}
 }
 
