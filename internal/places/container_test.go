@@ -1,11 +1,13 @@
 package places
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/history/incident"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 // service is a worker's process.
@@ -219,12 +223,43 @@ func (s *elsewhere) hostPIDs(t *testing.T, dir string, outside bool) {
 		print("memory", "-D", dir):                    {fmt.Sprintf("%d (host_pid %d)", own, here)},
 		print("top", "-D", dir, "--batch", "-n", "1"): {"own process ids"},
 	}
+	s.incident(t, dir)
 	for text, parts := range wants {
 		for _, part := range parts {
 			if strings.Contains(text, part) != outside {
 				t.Errorf("%q: expected %t in\n%s", part, outside, text)
 			}
 		}
+	}
+}
+
+// incident checks that an incident has memory contexts, and stacks in its profile. Without CAP_BPF, the profile is by samples.
+func (s *elsewhere) incident(t *testing.T, dir string) {
+	file := filepath.Join(t.TempDir(), "incident.json")
+	run(t, "setpriv", "--bounding-set=-bpf,-perfmon,-sys_admin", program, "incident", "take", "-D", dir, "-o", file, "--profile", "2s")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var i incident.Incident
+	if err := json.Unmarshal(text, &i); err != nil {
+		t.Fatal(err)
+	}
+	if len(i.Memory) == 0 || len(i.Plans) == 0 {
+		t.Errorf("%d processes with memory, %d with plans", len(i.Memory), len(i.Plans))
+	}
+	for _, m := range i.Memory {
+		if m.Contexts == 0 {
+			t.Errorf("memory of %d: %s", m.PID, m.Error)
+		}
+	}
+	for _, p := range i.Plans {
+		if strings.Contains(p.Error, cluster.ErrNotMember.Error()) {
+			t.Errorf("plan of %d: %s", p.PID, p.Error)
+		}
+	}
+	if p := i.Profile; p.Method != incident.BySamples || !slices.ContainsFunc(p.Stacks, func(s incident.ProfileStack) bool { return len(s.Frames) > 0 }) {
+		t.Errorf("profile: %+v", p)
 	}
 }
 

@@ -128,7 +128,6 @@ func all(c cluster.Cluster) (*state.Reader, *moment.Moment, error) {
 func (i *Incident) addMemory(ctx context.Context, src *Source, m *moment.Moment) {
 	ctx, cancel := context.WithTimeout(ctx, memoryLimit)
 	defer cancel()
-	local := map[int32]int{}
 	for j := range m.Sessions {
 		s := &m.Sessions[j]
 		if ctx.Err() != nil {
@@ -136,9 +135,7 @@ func (i *Incident) addMemory(ctx context.Context, src *Source, m *moment.Moment)
 			break
 		}
 		if st, err := process.ReadStatus(s.PID); err == nil {
-			pid := int32(s.ServerPID)
-			local[pid] = s.PID
-			i.Memory = append(i.Memory, ProcessMemory{PID: pid, Type: s.Type, Anonymous: st.Anonymous, Swapped: st.Swapped})
+			i.Memory = append(i.Memory, ProcessMemory{PID: int32(s.ServerPID), Type: s.Type, Anonymous: st.Anonymous, Swapped: st.Swapped})
 		}
 	}
 	sort.SliceStable(i.Memory, func(p, q int) bool {
@@ -148,18 +145,18 @@ func (i *Incident) addMemory(ctx context.Context, src *Source, m *moment.Moment)
 	i.Memory = i.Memory[:min(maxMemory, len(i.Memory))]
 	for j := range i.Memory {
 		p := &i.Memory[j]
-		if err := p.contexts(ctx, src, local[p.PID]); err != nil {
+		if err := p.contexts(ctx, src); err != nil {
 			p.Error = err.Error()
 		}
 	}
 }
 
 // contexts reads the memory contexts of a process.
-func (p *ProcessMemory) contexts(ctx context.Context, src *Source, pid int) error {
+func (p *ProcessMemory) contexts(ctx context.Context, src *Source) error {
 	if src.Capturer == nil {
 		return errors.New("memory contexts are not read")
 	}
-	target, err := src.Server.Contains(pid)
+	target, err := src.Server.Contains(int(p.PID))
 	if err != nil {
 		return err
 	}
@@ -253,9 +250,9 @@ func (i *Incident) addPlans(ctx context.Context, src *Source, m *moment.Moment) 
 	if src.Capturer == nil {
 		return
 	}
-	local := map[int32]int{}
+	present := map[int32]bool{}
 	for j := range m.Sessions {
-		local[int32(m.Sessions[j].ServerPID)] = m.Sessions[j].PID
+		present[int32(m.Sessions[j].ServerPID)] = true
 	}
 	pids := []int32{i.Reason.Root}
 	for _, n := range i.Forest {
@@ -272,7 +269,7 @@ func (i *Incident) addPlans(ctx context.Context, src *Source, m *moment.Moment) 
 	defer cancel()
 	read := map[int32]bool{}
 	for _, pid := range pids {
-		if pid <= 0 || read[pid] || len(i.Plans) >= maxPlans || local[pid] == 0 {
+		if pid <= 0 || read[pid] || len(i.Plans) >= maxPlans || !present[pid] {
 			continue
 		}
 		read[pid] = true
@@ -287,7 +284,7 @@ func (i *Incident) addPlans(ctx context.Context, src *Source, m *moment.Moment) 
 		case i.Sessions[j].Query == "":
 			err = errors.New("the query text of this session is not recorded")
 		default:
-			err = p.read(ctx, src, local[pid])
+			err = p.read(ctx, src)
 		}
 		if err != nil {
 			p.Error = err.Error()
@@ -296,8 +293,8 @@ func (i *Incident) addPlans(ctx context.Context, src *Source, m *moment.Moment) 
 	}
 }
 
-func (p *ProcessPlan) read(ctx context.Context, src *Source, pid int) error {
-	target, err := src.Server.Contains(pid)
+func (p *ProcessPlan) read(ctx context.Context, src *Source) error {
+	target, err := src.Server.Contains(int(p.PID))
 	if err != nil {
 		return err
 	}

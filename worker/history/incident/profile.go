@@ -283,7 +283,7 @@ func (p *Profile) look(ctx context.Context, src *Source, first []int32, m *momen
 		}
 		k := known[s.PID]
 		k.frames = nil
-		if stack, err := recorder.TakeStack(ctx, src.Capturer, src.Server, s.PID, sampleLimit); err == nil {
+		if stack, err := recorder.TakeStack(ctx, src.Capturer, src.Server, s.ServerPID, sampleLimit); err == nil {
 			k.frames, k.at = stack.Frames, time.Now()
 		}
 	}

@@ -247,7 +247,7 @@ func (s *scene) checkProof(p *ProcessPlan) {
 	}
 	src := &Source{Server: s.c, Capturer: s.capturer, Proof: func(string, int) *plan.Proof { return &plan.Proof{} }}
 	q := ProcessPlan{PID: p.PID}
-	if err := q.read(s.t.Context(), src, int(p.PID)); err != nil {
+	if err := q.read(s.t.Context(), src); err != nil {
 		s.t.Fatal(err)
 	}
 	if !q.Proven || q.unproven() != "" || len(q.Statements) != 1 || q.Statements[0].Cost != nil || q.Statements[0].Running {
