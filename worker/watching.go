@@ -64,6 +64,7 @@ type watcher struct {
 
 // incidentFiles is an incident, and the page with it.
 type incidentFiles struct {
+	key      alertKey
 	incident *incident.Incident
 	dir      incident.Dir
 	page     string
@@ -222,9 +223,7 @@ func (v *watcher) look(l *rules.Look) {
 // write makes the files of an incident and queues the alert. The alert does not wait for a disk that does not answer.
 func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	made := v.files(ctx, j)
-	if made.err == nil && len(v.written) < maxAlerts {
-		v.written[alertKey{j.finding.Rule, j.finding.Cause}] = writtenIncident{made.incident.ID, made.dir}
-	}
+	v.keep(&made)
 	a := v.alertOf(&j, made.incident)
 	if v.send(&j, a, made.page) && len(v.alerts) < maxAlerts {
 		v.alerts[alertKey{j.finding.Rule, j.finding.Cause}] = a
@@ -232,16 +231,29 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	return made.err
 }
 
+// keep notes an incident whose files were written, so that its end is written too.
+func (v *watcher) keep(made *incidentFiles) {
+	if made.err == nil && len(v.written) < maxAlerts {
+		v.written[made.key] = writtenIncident{made.incident.ID, made.dir}
+	}
+}
+
+// takeLate keeps the incident of v.late if its files are written now.
+func (v *watcher) takeLate() {
+	select {
+	case made := <-v.late: // if v.late is nil, the case default applies
+		v.late = nil
+		v.keep(&made)
+	default:
+	}
+}
+
 // files makes the files of an incident in another goroutine, and waits until incidentLimit. If the time passes, or while the files
 // of an earlier incident are not written yet, the result has errNoAnswer.
 func (v *watcher) files(ctx context.Context, j incidentJob) incidentFiles {
-	select {
-	case <-v.late: // if v.late is nil, the case default applies
-		v.late = nil
-	default:
-		if v.late != nil {
-			return incidentFiles{err: errNoAnswer}
-		}
+	v.takeLate()
+	if v.late != nil {
+		return incidentFiles{err: errNoAnswer}
 	}
 	done := make(chan incidentFiles, 1)
 	go func() {
@@ -250,7 +262,7 @@ func (v *watcher) files(ctx context.Context, j incidentJob) incidentFiles {
 			made = v.makeFiles(ctx, j)
 			return made.err
 		})
-		made.err = err
+		made.key, made.err = alertKey{j.finding.Rule, j.finding.Cause}, err
 		done <- made
 	}()
 	limit := time.NewTimer(incidentLimit)
@@ -337,6 +349,7 @@ func (v *watcher) writeEnd(w writtenIncident, ended time.Time) {
 
 // end writes the end of an incident, and queues the message that an alert has ended, if the alert is in v.alerts.
 func (v *watcher) end(j *incidentJob) {
+	v.takeLate()
 	key := alertKey{j.finding.Rule, j.finding.Cause}
 	if w, ok := v.written[key]; ok {
 		delete(v.written, key)

@@ -20,6 +20,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/worker/history/command"
+	"pg_stat_backtrace/worker/history/incident"
 	"pg_stat_backtrace/worker/history/rules"
 )
 
@@ -145,6 +146,28 @@ func TestAlertWithoutFiles(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
+}
+
+// TestEndOfLateIncident has an incident whose files were written after its alert: they get its end too.
+func TestEndOfLateIncident(t *testing.T) {
+	w := &Worker{log: zerolog.New(&safeBuffer{})}
+	v, err := w.newWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	finding := rules.Finding{Rule: "lock_wait", Cause: "cause"}
+	dir := incident.Dir{Path: filepath.Join(t.TempDir(), "incidents")}
+	i := incident.Collect(t.Context(), incident.Source{}, finding, &rules.Look{Time: time.Now()})
+	if _, err := dir.Write(i); err != nil {
+		t.Fatal(err)
+	}
+	v.late = make(chan incidentFiles, 1)
+	v.late <- incidentFiles{key: alertKey{finding.Rule, finding.Cause}, incident: i, dir: dir}
+	v.end(&incidentJob{finding: finding, until: time.Now()})
+	v.profiles.Wait()
+	if found, err := dir.Read(i.ID); err != nil || found.Ended == nil {
+		t.Errorf("the incident has no end: %v", err)
+	}
 }
 
 // TestLookNeverBlocks has more incidents than can be written, with nothing that writes them.
