@@ -75,12 +75,15 @@ func (d *Dir) Write(i *Incident) (string, error) {
 	if err := d.free(size); err != nil {
 		return "", err
 	}
-	html := filepath.Join(d.Path, i.ID+".html")
+	html, record := filepath.Join(d.Path, i.ID+".html"), filepath.Join(d.Path, i.ID+".json")
+	_, before := os.Lstat(record)
 	if err := writeFile(html, page); err != nil {
 		return "", err
 	}
-	if err := writeFile(filepath.Join(d.Path, i.ID+".json"), text); err != nil { // last, because List omits an incident without it
-		os.Remove(html)
+	if err := writeFile(record, text); err != nil { // last, because List omits an incident without it
+		if before != nil { // otherwise the page belongs to the JSON of an earlier Write
+			os.Remove(html)
+		}
 		return "", err
 	}
 	return html, nil

@@ -256,6 +256,26 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestRewriteFails has a JSON file that cannot be written again: the page that belongs to the old one stays.
+func TestRewriteFails(t *testing.T) {
+	t.Parallel()
+	d := Dir{Path: filepath.Join(t.TempDir(), "incidents"), Keep: 5, Size: 1 << 30}
+	i := hostileIncident(time.Now())
+	page, err := d.Write(i)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(d.Path, i.ID+".json.tmp", "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.End(i.ID, time.Now()); err == nil {
+		t.Error("the end was written")
+	}
+	if _, err := os.Stat(page); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFullDisk has a file system that takes the page, and no second file.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
