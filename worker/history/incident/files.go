@@ -148,8 +148,9 @@ func encode(i *Incident) (text, page []byte, err error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("incident: %w", err)
 		}
+		text = append(render.VisibleJSON(text), '\n') // before the comparison, since it can make the text several times as large
 		if len(text) <= fileLimit {
-			break
+			return text, Page(i), nil
 		}
 		switch n := len(i.History.Spans); {
 		case n > 0:
@@ -162,8 +163,6 @@ func encode(i *Incident) (text, page []byte, err error) {
 			return nil, nil, fmt.Errorf("%w: %d bytes are too large", ErrUnreadable, len(text))
 		}
 	}
-	text = append(render.VisibleJSON(text), '\n')
-	return text, Page(i), nil
 }
 
 // writeFile writes a file under a temporary name and then renames it, so that a file with the final name is always complete.

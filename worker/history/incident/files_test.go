@@ -239,6 +239,18 @@ func TestBounds(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(d.Path, large.ID+".json")); err != nil || st.Size() > 2*fileLimit || large.History.LeftOut == 0 {
 		t.Errorf("%v, %v", st, err)
 	}
+	for n := range large.History.Spans { // one byte before the escapes, six bytes in the file
+		large.History.Spans[n].Session.Query = strings.Repeat("\x7f", 1500)
+	}
+	if _, err := d.Write(large); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(filepath.Join(d.Path, large.ID+".json")); err != nil || st.Size() > fileLimit {
+		t.Errorf("%v, %v", st, err)
+	}
+	if _, err := d.Read(large.ID); err != nil {
+		t.Error(err)
+	}
 	d.Size = 100 << 10
 	if _, err := d.Write(hostileIncident(begin.Add(2 * time.Hour))); err != nil {
 		t.Fatal(err)
