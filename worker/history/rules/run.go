@@ -26,6 +26,7 @@ const (
 	maxCommandTime = 10 * time.Second
 	maxWords       = 64
 	maxWord        = 4096
+	maxLinks       = 40 // symbolic links on the way to the program, as in the kernel
 )
 
 func (c *Config) command(n *yaml.Node) error {
@@ -68,7 +69,7 @@ func (c *Config) words(n *yaml.Node) error {
 }
 
 // CheckProgram returns an error if a user other than root and this process's user can change a program, or if this process
-// cannot execute the program. It follows symbolic links, and checks the directories of the path and of the link's target too.
+// cannot execute the program. It follows symbolic links, and checks each link and each directory on the way too.
 func CheckProgram(path string) error {
 	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -84,15 +85,50 @@ func CheckProgram(path string) error {
 	if err := unix.Faccessat(unix.AT_FDCWD, resolved, unix.X_OK, unix.AT_EACCESS); err != nil {
 		return fmt.Errorf("command: %s cannot be executed: %w", resolved, err)
 	}
-	for _, p := range []string{path, resolved} {
-		for dir := filepath.Dir(p); ; dir = filepath.Dir(dir) {
-			if _, err := safe(dir, true); err != nil {
-				return fmt.Errorf("command: %w", err)
-			}
-			if dir == "/" {
-				break
-			}
+	if err := safeWay(path, maxLinks); err != nil {
+		return fmt.Errorf("command: %w", err)
+	}
+	return nil
+}
+
+// safeWay returns an error if other users can change a directory or a symbolic link on the way to a file, whose path is absolute.
+// It follows at most the given number of links.
+func safeWay(path string, links int) error {
+	at, rest := "/", strings.Split(path, "/")
+	for n, name := range rest {
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			at = filepath.Dir(at) // at is no link: those are followed below
+			continue
 		}
+		if _, err := safe(at, true); err != nil {
+			return err
+		}
+		dir := at
+		at = filepath.Join(dir, name)
+		var st unix.Stat_t
+		if err := unix.Lstat(at, &st); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			continue
+		}
+		switch {
+		case st.Uid != 0 && int(st.Uid) != os.Geteuid(): // in a directory with the sticky bit, for example
+			return fmt.Errorf("the symbolic link %s belongs to user id %d; it must belong to root or to the worker's user", at, st.Uid)
+		case links == 0:
+			return fmt.Errorf("%s: %w", at, unix.ELOOP)
+		}
+		to, err := os.Readlink(at)
+		if err != nil {
+			return reason(at, err)
+		}
+		if !filepath.IsAbs(to) {
+			to = dir + "/" + to
+		}
+		return safeWay(to+"/"+strings.Join(rest[n+1:], "/"), links-1)
 	}
 	return nil
 }

@@ -89,6 +89,7 @@ var allowed = map[string]string{
 	"worker/history/rules/file.go os.OpenFile":             ofAdmin,
 	"worker/history/rules/run.go filepath.EvalSymlinks":    ofAdmin,
 	"worker/history/rules/run.go unix.Faccessat":           ofAdmin,
+	"worker/history/rules/run.go unix.Lstat":               ofAdmin,
 	"worker/history/rules/run.go unix.Stat":                ofAdmin,
 	"worker/cli/console/recorderdir.go os.ReadDir":         ofKernel,
 	"worker/history/store/follow.go os.Lstat":              ofWorker,
