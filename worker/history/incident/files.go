@@ -229,10 +229,11 @@ func (d *Dir) List() ([]Entry, error) {
 // do not count. It also removes old temporary files,
 // which a killed worker has left.
 func (d *Dir) prune(id string, size int64) error {
-	left, _ := filepath.Glob(filepath.Join(d.Path, "*.tmp"))
-	for _, path := range left {
-		if st, err := os.Lstat(path); err == nil && time.Since(st.ModTime()) > time.Hour { // another process may be writing a younger file
-			os.Remove(path)
+	names, _ := os.ReadDir(d.Path) // List returns the error
+	for _, n := range names {
+		st, err := n.Info()
+		if err == nil && strings.HasSuffix(n.Name(), ".tmp") && time.Since(st.ModTime()) > time.Hour { // another process may be writing a younger file
+			os.Remove(filepath.Join(d.Path, n.Name()))
 		}
 	}
 	list, err := d.List()

@@ -36,7 +36,7 @@ func (r *Reader) FindStack(ctx context.Context, id int64) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, h := range slices.Backward(closedHours(r.dir)) {
+	for _, h := range slices.Backward(closedHours(r.dir, "")) {
 		for _, path := range h.files("stacks") {
 			err := readTable(ctx, path, -1<<63, 1<<63-1, func(list []Stack) error {
 				for i := range list {

@@ -65,9 +65,8 @@ const asideName = "journal.unreadable-"
 // kept lists all that prune may remove from a state directory, the oldest first: the closed hours of all clusters, and the journals
 // that could not be read.
 func kept(dir string) []closedHour {
-	list := closedHours(filepath.Join(dir, "cluster=*"))
-	files, _ := filepath.Glob(filepath.Join(dir, "cluster=*", asideName+"*"))
-	for _, path := range files {
+	list := closedHours(dir, "cluster=*/")
+	for _, path := range glob(dir, "cluster=*/"+asideName+"*") {
 		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 			list = append(list, closedHour{dir: path, from: info.ModTime(), size: info.Size(), aside: true})
 		}
@@ -79,12 +78,20 @@ func kept(dir string) []closedHour {
 	return list
 }
 
-// closedHours lists the closed hours in the folders that match pattern, the oldest first: one cluster's folder, or "cluster=*" in
-// a state directory for all clusters. It omits folders that it cannot read.
-func closedHours(pattern string) []closedHour {
-	dirs, _ := filepath.Glob(filepath.Join(pattern, "date=*", "hour=*"))
+// glob returns the paths of the files below a directory that match a pattern. The directory itself may have any name.
+func glob(dir, pattern string) []string {
+	list, _ := fs.Glob(os.DirFS(dir), pattern) // the pattern is valid, and folders that cannot be read are omitted
+	for i := range list {
+		list[i] = filepath.Join(dir, list[i])
+	}
+	return list
+}
+
+// closedHours lists the closed hours, the oldest first. below is "" in a cluster's folder, and "cluster=*/" in a state directory for
+// all clusters. It omits folders that it cannot read.
+func closedHours(dir, below string) []closedHour {
 	var list []closedHour
-	for _, dir := range dirs {
+	for _, dir := range glob(dir, below+"date=*/hour=*") {
 		at, err := time.Parse("date=2006-01-02/hour=15", filepath.Base(filepath.Dir(dir))+"/"+filepath.Base(dir))
 		if err != nil {
 			continue // not a folder of this package

@@ -91,7 +91,7 @@ func OpenReader(dir, id string) (*Reader, error) {
 
 // hours returns the closed hours that overlap a span.
 func (r *Reader) hours(since, until time.Time) []closedHour {
-	return slices.DeleteFunc(closedHours(r.dir), func(h closedHour) bool {
+	return slices.DeleteFunc(closedHours(r.dir, ""), func(h closedHour) bool {
 		return !h.from.Before(until) || !h.from.Add(time.Hour).After(since)
 	})
 }
@@ -610,7 +610,7 @@ func (r *Reader) Meta() (Meta, error) {
 			return m, nil
 		}
 	}
-	list := closedHours(r.dir)
+	list := closedHours(r.dir, "")
 	for i := len(list) - 1; i >= 0; i-- {
 		for _, path := range list[i].files("sweeps") {
 			if m, err := metaOf(path); err == nil {
@@ -635,7 +635,7 @@ func metaOf(path string) (m Meta, err error) {
 
 // Span returns the begin of the first closed hour and the end of the last one. Both are zero if no hour is closed.
 func (r *Reader) Span() (first, last time.Time) {
-	for _, h := range closedHours(r.dir) {
+	for _, h := range closedHours(r.dir, "") {
 		if first.IsZero() {
 			first = h.from
 		}

@@ -276,8 +276,7 @@ func (w *Writer) setAside(now time.Time, why error) error {
 
 // clean removes the temporary files that a killed worker has left.
 func clean(dir string) {
-	left, _ := filepath.Glob(filepath.Join(dir, "date=*", "hour=*", "*.tmp"))
-	for _, f := range left {
+	for _, f := range glob(dir, "date=*/hour=*/*.tmp") {
 		os.Remove(f)
 	}
 }
