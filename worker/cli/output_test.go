@@ -169,6 +169,58 @@ func TestOutputMode(t *testing.T) {
 	}
 }
 
+// TestOutputForeignFile expects that a file, link or pipe of another user in a folder for all users is replaced by a file of this
+// user, with the permissions of the umask. Otherwise the other user would get the result.
+func TestOutputForeignFile(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a file of another user")
+	}
+	dir, stranger := t.TempDir(), 65534
+	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.Create(dir + "/other") // has the permissions of the umask
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	want, err := other.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []error{
+		os.WriteFile(dir+"/file", nil, 0o600), os.Chmod(dir+"/file", 0o666), os.Lchown(dir+"/file", stranger, stranger),
+		os.Mkdir(dir+"/own", 0o755), os.WriteFile(dir+"/own/target", []byte("old"), 0o600),
+		os.Chmod(dir+"/own/target", 0o666), os.Lchown(dir+"/own/target", stranger, stranger),
+		os.Symlink("own/target", dir+"/link"), os.Lchown(dir+"/link", stranger, stranger),
+		syscall.Mkfifo(dir+"/pipe", 0o666), os.Lchown(dir+"/pipe", stranger, stranger),
+	} {
+		if step != nil {
+			t.Fatal(step)
+		}
+	}
+	reader, err := os.OpenFile(dir+"/pipe", os.O_RDONLY|syscall.O_NONBLOCK, 0) // as the other user would wait for the result
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	for _, name := range []string{"/file", "/link", "/pipe"} {
+		writeTo(t, dir+name, "new")
+		got, err := os.Lstat(dir + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uid := got.Sys().(*syscall.Stat_t).Uid; uid != 0 || got.Mode() != want.Mode() {
+			t.Errorf("%s has mode %v, not %v, and belongs to %d", name, got.Mode(), want.Mode(), uid)
+			continue
+		}
+		if text := content(t, dir+name); text != "new" {
+			t.Errorf("%s has %q", name, text)
+		}
+	}
+}
+
 // TestCaptureProfiles expects the same stack in each format that counts stacks.
 func TestCaptureProfiles(t *testing.T) {
 	pid := waiter(t)

@@ -24,7 +24,8 @@ type Output struct {
 
 // CreateOutput opens the output; name "" or "-": standard output. A regular file has another name until Commit. So
 // after an error, there is no incomplete file, and an old file of that name stays. The new file has the permissions of
-// the old file or, without an old file, the permissions that the umask allows.
+// the old file or, without an old file, the permissions that the umask allows. A file or pipe of another user in a folder
+// for all users, such as /tmp, is replaced as if it did not exist: otherwise that user would get the result.
 func CreateOutput(name string, stdout io.Writer) (*Output, error) {
 	if name == "" || name == "-" {
 		return &Output{Writer: stdout}, nil
@@ -40,7 +41,7 @@ func CreateOutput(name string, stdout io.Writer) (*Output, error) {
 		}
 		return &Output{Writer: file, file: file}, nil
 	}
-	info, err := os.Stat(target.path)
+	info, err := os.Lstat(target.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		info = nil
@@ -48,6 +49,8 @@ func CreateOutput(name string, stdout io.Writer) (*Output, error) {
 		return nil, err
 	case info.IsDir():
 		return nil, fmt.Errorf("%s is a directory", name)
+	case info.Mode()&fs.ModeSymlink != 0, isForeign(info) && isShared(folderOf(target.path)): // see followLinks about the link
+		info = nil
 	case !info.Mode().IsRegular():
 		file, err := os.OpenFile(target.path, os.O_WRONLY, 0) // a device or a pipe
 		if err != nil {
@@ -92,7 +95,7 @@ func followLinks(name string) (linkTarget, error) {
 		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
 			return linkTarget{path: path, descriptor: -1}, nil //nolint:nilerr // a missing file will be created
 		}
-		if owner, _ := info.Sys().(*syscall.Stat_t); owner == nil || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
+		if isForeign(info) {
 			return linkTarget{path: path, descriptor: -1}, nil
 		}
 		next, err := os.Readlink(path)
@@ -105,6 +108,18 @@ func followLinks(name string) (linkTarget, error) {
 		path = next
 	}
 	return linkTarget{}, fmt.Errorf("%s: %w", name, syscall.ELOOP)
+}
+
+// isForeign reports whether a file belongs to another user than this one and root.
+func isForeign(info fs.FileInfo) bool {
+	owner, _ := info.Sys().(*syscall.Stat_t)
+	return owner == nil || owner.Uid != 0 && int(owner.Uid) != os.Geteuid()
+}
+
+// isShared reports whether every user may create files in a folder.
+func isShared(folder string) bool {
+	info, err := os.Stat(folder)
+	return err != nil || info.Mode().Perm()&0o002 != 0
 }
 
 // folderOf returns the folder of a path. Package filepath would remove "..", which gives another folder if the name before it is a

@@ -69,8 +69,8 @@ const takeLong = `Read what the sessions of a server do, take the stacks of thos
 and print it all with the state of server and host. No process is stopped, and no
 session is needed. Run the command as root or as the server's user.
 
-With -o FILE the result is a page, or JSON if FILE ends in .json. Only its owner
-can read it. Without -o, the command prints the most important parts.
+With -o FILE the result is a page, or JSON if FILE ends in .json. Only the owner
+of a new file can read it. Without -o, the command prints the most important parts.
 
 With --record-dir, the result also has the five minutes before. Then the command
 samples all processes for 10 s (--profile), and adds where their time went. It uses
