@@ -87,6 +87,8 @@ func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 		return errors.New("--max-workers must be positive")
 	case !n.all && (changed(flagMaxWorkers) || changed(flagBelow) || changed(flagUIDs)):
 		return errors.New("--max-workers, --below and --uid need --all")
+	case n.all:
+		return checkPorts(cmd.Flag(flagListen).Value.String(), n.max)
 	}
 	return nil
 }
@@ -104,11 +106,6 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger, r
 	common := append(passedOn(cmd.Flags(), func(name string) bool { return !ofListener(name) }), args...)
 	serving := passedOn(cmd.Flags(), ofListener)
 	listen := cmd.Flags().Lookup(flagListen)
-	if listen != nil && listen.Value.String() != "" {
-		if _, err := nthAddress(listen.Value.String(), 0); err != nil {
-			return console.Usage(err)
-		}
-	}
 	folders := userFolders{dir: record.To(), log: log, told: map[string]bool{}}
 	cfg := node.Config{
 		Log: log, Max: n.max, Below: n.below, UIDs: n.uids, Reload: reloads(cmd.Context(), log, record),
@@ -181,10 +178,25 @@ func nthAddress(address string, slot int) (string, error) {
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	const last = 65535
-	if err != nil || number == 0 || int(number)+slot > last {
+	if err != nil || number == 0 || slot > last-int(number) {
 		return "", fmt.Errorf("--listen with --all needs the number of a port, not %q", port)
 	}
 	return net.JoinHostPort(host, strconv.Itoa(int(number)+slot)), nil
+}
+
+// checkPorts returns an error if address and this number of workers need a port above the last one; see nthAddress. An empty address
+// stands for no ports.
+func checkPorts(address string, workers int) error {
+	if address == "" {
+		return nil
+	}
+	if _, err := nthAddress(address, 0); err != nil {
+		return err
+	}
+	if _, err := nthAddress(address, workers-1); err != nil {
+		return fmt.Errorf("--listen %s leaves no ports for %d workers: give a lower port, or a smaller --max-workers", address, workers)
+	}
+	return nil
 }
 
 // listenAddress returns an address in the form for package net. It replaces "localhost", so that no name is looked up.

@@ -42,6 +42,10 @@ func TestAllRefusesOneServer(t *testing.T) {
 		{text: "postgresql://db1/postgres", want: "host in CONNSTRING"},
 		{text: "postgresql:///postgres?port=5433", want: "port in CONNSTRING"},
 		{flags: []string{"--export-cluster", "main"}, want: "--all and --export-cluster exclude each other"},
+		{flags: []string{"--listen", "127.0.0.1:65530"}, want: "leaves no ports for 64 workers"},
+		{flags: []string{"--listen", "127.0.0.1:65535", "--max-workers", "2"}, want: "leaves no ports for 2 workers"},
+		{flags: []string{"--listen", "127.0.0.1"}, want: "must be HOST:PORT"},
+		{flags: []string{"--listen", "127.0.0.1:65534", "--max-workers", "2"}},
 		{text: "user=backtracer dbname=postgres"},
 		{text: "host='' user=x"},
 		{text: "postgresql://backtracer@/postgres"},
@@ -51,7 +55,11 @@ func TestAllRefusesOneServer(t *testing.T) {
 		if err := cmd.ParseFlags(append([]string{"--all"}, c.flags...)); err != nil {
 			t.Fatal(err)
 		}
-		err := (&nodeFlags{all: true, max: 1}).check(cmd, []string{c.text})
+		workers, err := cmd.Flags().GetInt(flagMaxWorkers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = (&nodeFlags{all: true, max: workers}).check(cmd, []string{c.text})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%q %q: %v, want %q", c.flags, c.text, err, c.want)
 		}
@@ -93,6 +101,7 @@ func TestNthAddress(t *testing.T) {
 	}{
 		{"127.0.0.1:9188", 0, "127.0.0.1:9188"}, {"127.0.0.1:9188", 3, "127.0.0.1:9191"}, {"[::1]:9188", 1, "[::1]:9189"},
 		{"127.0.0.1", 0, ""}, {"127.0.0.1:0", 0, ""}, {"127.0.0.1:http", 0, ""},
+		{"127.0.0.1:65530", 5, "127.0.0.1:65535"}, {"127.0.0.1:65530", 6, ""},
 	} {
 		if got, err := nthAddress(c.address, c.slot); got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("nthAddress(%q, %d) = %q, %v", c.address, c.slot, got, err)
