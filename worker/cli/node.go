@@ -217,13 +217,26 @@ func passedOn(fs *pflag.FlagSet, wanted func(name string) bool) (words []string)
 		}
 		values := []string{f.Value.String()}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
+			values = slices.Clone(list.GetSlice())
+		}
+		for i := range values {
+			if f.Value.Type() == "stringSlice" { // the worker parses each value as CSV
+				values[i] = csvField(values[i])
+			}
 		}
 		for _, value := range values {
 			words = append(words, fmt.Sprintf("--%s=%s", f.Name, value))
 		}
 	})
 	return words
+}
+
+// csvField returns a text as a field of CSV, with quotes only if they are needed.
+func csvField(text string) string {
+	if text != "" && !strings.ContainsAny(text, "\",\r\n") {
+		return text
+	}
+	return `"` + strings.ReplaceAll(text, `"`, `""`) + `"`
 }
 
 // supervisedMemory is the limit of the private memory of a supervised worker, in bytes. An ordinary worker needs some 20 to 60 MB,

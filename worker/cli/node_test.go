@@ -92,6 +92,30 @@ func TestPassedOn(t *testing.T) {
 	}
 }
 
+// TestPassedOnValues expects that the workers read the same values of a list as the supervisor, whatever characters these have.
+func TestPassedOnValues(t *testing.T) {
+	t.Parallel()
+	parse := func(words ...string) (fs *pflag.FlagSet, csv, plain []string, err error) {
+		fs = pflag.NewFlagSet("worker", pflag.ContinueOnError)
+		fs.StringSliceVar(&csv, "record-redact", nil, "")
+		fs.StringArrayVar(&plain, "debuginfod", nil, "")
+		return fs, csv, plain, fs.Parse(words)
+	}
+	for given, want := range map[string]string{
+		"app": "app", `"app,eu"`: "app,eu", `"say ""hi"""`: `say "hi"`, "\"two\nlines\"": "two\nlines", `""`: "",
+	} {
+		fs, _, _, err := parse("--record-redact="+given, "--debuginfod="+given)
+		if err != nil {
+			t.Fatal(given, err)
+		}
+		words := passedOn(fs, func(string) bool { return true })
+		_, csv, plain, err := parse(words...)
+		if err != nil || !slices.Equal(csv, []string{want}) || !slices.Equal(plain, []string{given}) {
+			t.Errorf("%s: passed on as %q, read as %q and %q, %v", given, words, csv, plain, err)
+		}
+	}
+}
+
 func TestNthAddress(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
