@@ -19,7 +19,7 @@ import (
 )
 
 // least are the capabilities of the DaemonSet in packaging/kubernetes.
-const least = "-all,+sys_ptrace,+setuid,+setgid,+setpcap,+dac_read_search,+chown"
+const least = "-all,+sys_ptrace,+setuid,+setgid,+setpcap,+dac_read_search,+chown,+kill"
 
 // all is a running `worker --all`.
 type all struct {

@@ -1,0 +1,54 @@
+package repository
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestCapabilities compares the capabilities of the unit for all servers with those of the DaemonSet, the manual and the AppArmor
+// profile. It also expects that the profile has the directories of both units.
+func TestCapabilities(t *testing.T) {
+	t.Parallel()
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(top, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	words := func(text, pattern string) []string {
+		t.Helper()
+		m := regexp.MustCompile(pattern).FindStringSubmatch(text)
+		if m == nil {
+			t.Fatalf("nothing matches %s", pattern)
+		}
+		return regexp.MustCompile(`[A-Z_]+`).FindAllString(strings.ReplaceAll(m[1], "CAP_", ""), -1)
+	}
+	unit, profile := read("systemd/pg_stat_backtrace-all.service"), read("packaging/apparmor/pg_stat_backtrace")
+	all := words(unit, `(?m)^CapabilityBoundingSet=(.*)$`)
+	for _, name := range all {
+		if !strings.Contains(profile, "\n  capability "+strings.ToLower(name)+",\n") {
+			t.Errorf("the AppArmor profile has no capability %s", name)
+		}
+	}
+	root := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == "PERFMON" }) // not for every worker
+	slices.Sort(root)
+	for name, pattern := range map[string]string{
+		"packaging/kubernetes/daemonset/daemonset.yaml": `add: (\[.*\])`, "doc/worker.md": `(?s)As root the program uses (.*?)\.\n`,
+	} {
+		if got := words(read(name), pattern); !slices.Equal(slices.Sorted(slices.Values(got)), root) {
+			t.Errorf("%s has the capabilities %q, and the unit %q", name, got, root)
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)^(State|Cache)Directory=([^/\n]*)`).FindAllStringSubmatch(unit+read("systemd/pg_stat_backtrace@.service"), -1) {
+		path := map[string]string{"State": "/var/lib/", "Cache": "/var/cache/"}[m[1]] + m[2] + "/{,**} rwkl,"
+		if !strings.Contains(profile, "\n  owner "+path+"\n") {
+			t.Errorf("the AppArmor profile lacks: owner %s", path)
+		}
+	}
+}
