@@ -173,7 +173,7 @@ func (f *activityFlags) run(ctx context.Context, out, stderr io.Writer) error {
 		f.measure(ctx, m, look)
 		missing := f.selectProcesses(m)
 		f.order(m)
-		if err := f.print(out, m); err != nil {
+		if err := f.print(out, stderr, m); err != nil {
 			return err
 		}
 		for _, pid := range missing {
@@ -236,11 +236,15 @@ func oneIfNil(t *time.Time) int {
 	return 0
 }
 
-func (f *activityFlags) print(out io.Writer, m *moment.Moment) error {
+// print prints the processes to out. CSV has no place for what could not be read, so this goes to stderr.
+func (f *activityFlags) print(out, stderr io.Writer, m *moment.Moment) error {
 	switch f.format {
 	case console.FormatJSON:
 		return render.JSONEncoder(out).Encode(activityDocument{m, m.Cluster})
 	case console.FormatCSV:
+		for _, missing := range m.Missing {
+			console.Tellf(stderr, "missing: %s", missing)
+		}
 		return f.csv(out, m)
 	}
 	if f.tree {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -236,5 +237,20 @@ func TestActivityChoosesServer(t *testing.T) {
 	}
 	if _, err := console.ChooseServer([]string{first.DataDir}, 1); err == nil {
 		t.Error("a server is chosen though another one could not be examined")
+	}
+}
+
+// TestActivityMissing expects each format to say what could not be read: without it, unreadable locks look like no blockers.
+func TestActivityMissing(t *testing.T) {
+	t.Parallel()
+	m := &moment.Moment{Time: time.Now(), Missing: []string{"locks: the table changed"}}
+	for _, f := range []activityFlags{{format: "text"}, {format: "text", tree: true}, {format: "json"}, {format: "csv"}} {
+		var out, errOut strings.Builder
+		if err := f.print(&out, &errOut, m); err != nil || !strings.Contains(out.String()+errOut.String(), m.Missing[0]) {
+			t.Errorf("%s, tree %v: %v, %q, %q", f.format, f.tree, err, out.String(), errOut.String())
+		}
+		if lines := strings.Count(out.String(), "\n"); f.format == "csv" && lines != 1 {
+			t.Errorf("csv has %d lines: %q", lines, out.String())
+		}
 	}
 }

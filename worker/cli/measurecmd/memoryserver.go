@@ -97,10 +97,19 @@ func (f *memoryFlags) runServer(ctx context.Context, stdout, stderr io.Writer) e
 			return err
 		}
 	}
+	return f.printServer(stdout, stderr, memory)
+}
+
+// printServer prints the processes to stdout. CSV has no place for the number of processes that could not be read, so this goes to
+// stderr.
+func (f *memoryFlags) printServer(stdout, stderr io.Writer, memory *ServerMemoryDocument) error {
 	switch f.format {
 	case console.FormatJSON:
 		return render.JSONEncoder(stdout).Encode(memory)
 	case console.FormatCSV:
+		if memory.Unreadable > 0 {
+			console.Tellf(stderr, "%s", memory.unreadable())
+		}
 		return memory.csv(stdout)
 	}
 	width := 0
@@ -216,9 +225,14 @@ func (m *ServerMemoryDocument) text(out io.Writer, top, width int) error {
 		_, _ = fmt.Fprintf(buffered, "%s: print more with --top\n", units.Count(n, "other process"))
 	}
 	if m.Unreadable > 0 {
-		_, _ = fmt.Fprintf(buffered, "the memory of %s could not be read\n", units.Count(m.Unreadable, "process"))
+		_, _ = fmt.Fprintln(buffered, m.unreadable())
 	}
 	return buffered.Flush()
+}
+
+// unreadable says in words how many processes could not be read.
+func (m *ServerMemoryDocument) unreadable() string {
+	return fmt.Sprintf("the memory of %s could not be read", units.Count(m.Unreadable, "process"))
 }
 
 // cells returns the columns of the text. On a terminal, the column of the state has the type of a process that is no client backend,
