@@ -144,12 +144,13 @@ func (f *captureFlags) execute(cmd *cobra.Command, args []string) error {
 		return console.Usage(err)
 	}
 	pids, err := f.check(args)
-	if err == nil {
-		err = console.TakeOnlyServer(&f.dataDir, len(pids) > 0 || f.core.file != "", cmd.ErrOrStderr())
+	if err != nil {
+		return console.Usage(err)
+	}
+	if err := console.TakeOnlyServer(&f.dataDir, len(pids) > 0 || f.core.file != "", cmd.ErrOrStderr()); err != nil {
+		return err
 	}
 	switch {
-	case err != nil:
-		return console.Usage(err)
 	case f.core.file != "" && f.dataDir != "":
 		return console.Usage(errors.New("give either -D or --core, not both"))
 	case f.core.file != "":

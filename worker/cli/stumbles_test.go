@@ -315,6 +315,12 @@ func checkWithoutRights(t *testing.T, s *pgtest.Server, pid int) {
 			t.Errorf("%s: status %d, %q, %q", words, status, out, errOut)
 		}
 	}
+	for _, words := range []string{"activity", "capture", "symbols", "memory"} { // without -D, the arguments are right
+		status, out, errOut := runAs(t, program, nobody, words)
+		if status != exitFailed || out != "" || !strings.Contains(errOut, ": this user may examine no server: ") || strings.Count(errOut, "\n") != 1 {
+			t.Errorf("%s without -D: status %d, %q, %q", words, status, out, errOut)
+		}
+	}
 }
 
 // checkEnvironment expects the server of $PGDATA.

@@ -104,12 +104,12 @@ func subjects(args []string) ([]subject, error) {
 }
 
 // postmaster returns the process that the command examines without arguments.
-func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
+func (f *symbolsFlags) postmaster(ctx context.Context, stderr io.Writer) (subject, error) {
 	c, err := cluster.Find(ctx, cluster.Options{DataDir: f.dataDir})
 	if err != nil && f.dataDir == "" { // libpq's defaults do not lead to a server
-		dir, err2 := console.OnlyServer()
-		if err2 != nil {
-			return subject{}, console.Usage(fmt.Errorf("give a data directory with -D, a process id or a file: %w", err2))
+		dir := ""
+		if err := console.TakeOnlyServer(&dir, false, stderr); err != nil {
+			return subject{}, err
 		}
 		c, err = cluster.ByDataDir(dir)
 	}
@@ -143,7 +143,7 @@ func (f *symbolsFlags) run(ctx context.Context, args []string, stdout, stderr io
 		return console.Usage(fmt.Errorf("--fetch needs a debuginfod server: give --debuginfod URL, or set %s", debuginfod.EnvURLs))
 	}
 	if len(all) == 0 {
-		one, err := f.postmaster(ctx)
+		one, err := f.postmaster(ctx, stderr)
 		if err != nil {
 			return err
 		}

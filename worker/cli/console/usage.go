@@ -63,7 +63,11 @@ func TakeOnlyServer(dataDir *string, chosen bool, stderr io.Writer) error {
 	if *dataDir != "" || chosen {
 		return nil
 	}
-	dir, err := OnlyServer()
+	found, denied, err := AllServers()
+	if err != nil {
+		return err
+	}
+	dir, err := ChooseServer(found, denied)
 	if err != nil {
 		if errors.Is(err, errDenied) {
 			return err
@@ -73,15 +77,6 @@ func TakeOnlyServer(dataDir *string, chosen bool, stderr io.Writer) error {
 	Tellf(stderr, "taking the only server of this host: -D %s", dir)
 	*dataDir = dir
 	return nil
-}
-
-// OnlyServer returns the data directory of the only server of this host. If several run, the error lists them.
-func OnlyServer() (string, error) {
-	found, denied, err := AllServers()
-	if err != nil {
-		return "", err
-	}
-	return ChooseServer(found, denied)
 }
 
 // errDenied means that there are servers, but this user may examine none of them.
