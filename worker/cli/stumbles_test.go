@@ -323,6 +323,19 @@ func checkWithoutRights(t *testing.T, s *pgtest.Server, pid int) {
 	}
 }
 
+// TestEnvironmentInHelp expects each command that takes $PGDATA for a missing -D to say that in its help.
+func TestEnvironmentInHelp(t *testing.T) {
+	t.Parallel()
+	commands := newRoot("test").Commands()
+	for len(commands) > 0 {
+		c := commands[0]
+		commands = append(commands[1:], c.Commands()...)
+		if f := c.Flags().Lookup("pgdata"); f != nil && !strings.Contains(f.Usage, "$PGDATA") {
+			t.Errorf("%s: -D is %q", c.CommandPath(), f.Usage)
+		}
+	}
+}
+
 // checkEnvironment expects the server of $PGDATA.
 func checkEnvironment(t *testing.T, s *pgtest.Server) {
 	t.Helper()

@@ -39,9 +39,9 @@ func newSymbols() *cobra.Command {
 		Long: `List the images of each process, or each ELF file: the share of its functions that
 have a name, whether source lines are known, its build-id, and where the names
 come from. Then say what to install or to configure for the missing ones. Without
-arguments, the command looks at the postmaster of the server that -D or libpq's
-defaults lead to. A module that only backends load, such as plpgsql.so, is listed
-for the PID of such a backend. Nothing is stopped.
+arguments, the command looks at the postmaster of the server that -D, $PGDATA or
+libpq's defaults lead to. A module that only backends load, such as plpgsql.so, is
+listed for the PID of such a backend. Nothing is stopped.
 
 FROM is .symtab (the image has all its symbols), "debug file" (an installed file),
 debuginfod (a downloaded file), "Go's table" (which every Go program has),
@@ -59,7 +59,7 @@ worker with the same cache, use them later.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, for its postmaster")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, for its postmaster; default: $PGDATA")
 	fs.BoolVar(&f.fetch, "fetch", false, "fetch the debug files that are missing, and wait for them")
 	fs.BoolVar(&f.json, "json", false, "print JSON, a line for each process or file")
 	fs.BoolVar(&f.wide, "wide", false, "print whole build-ids on a terminal too")

@@ -121,7 +121,8 @@ func NewHistory() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVar(&f.recordDir, console.FlagRecordDir, "",
 		"the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY, or with -D where its worker records)")
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, if the history has several servers")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, if the history has several servers; "+
+		"default without --record-dir: $PGDATA")
 	fs.StringVar(&f.cluster, "cluster", "", "the server's system `IDENTIFIER`, if the history has several servers")
 	fs.StringVar(&f.since, "since", "-5m", "begin at `TIME`: "+console.WhenUsage)
 	fs.StringVar(&f.until, "until", "now", "end before `TIME`")

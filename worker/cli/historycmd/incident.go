@@ -119,7 +119,8 @@ func (f *incidentFlags) directory(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.recordDir, console.FlagRecordDir, "",
 		"the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY, or with -D where its worker records)")
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, if the history has several servers")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, if the history has several servers; "+
+		"default without --record-dir: $PGDATA")
 	fs.StringVar(&f.cluster, "cluster", "", "the server's system `IDENTIFIER`, if the history has several servers")
 	_ = cmd.MarkFlagDirname(console.FlagRecordDir)
 	_ = cmd.MarkFlagDirname("pgdata")

@@ -44,8 +44,8 @@ PL/pgSQL function or a trigger, has a separate level. The outermost level comes
 first. The plans of parallel workers follow those of their leaders. Utility commands
 such as VACUUM have no plan. The command prints what they report.
 
-Without a PID the command prints all statements that run: of one server with -D, else
-of all servers of this host.
+Without a PID the command prints all statements that run: of one server with -D or
+$PGDATA, else of all servers of this host.
 
 The command needs no connection and no extension. It stops the process at least
 twice for a moment to copy its stack, and reads its memory from outside. It prints
@@ -89,7 +89,7 @@ func NewPlan() *cobra.Command {
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up if a process cannot be read within `TIME`")
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "all statements of the server with the data `DIRECTORY`; "+
-		"default without a PID: of all servers of this host")
+		"default without a PID: $PGDATA, else all servers of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text, or json (a line for each process)")
 	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
