@@ -165,7 +165,7 @@ func Run(ctx context.Context, cfg Config) error {
 	w.attach(&serverConn{})
 	w.noSession.begin()
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryTarget)
+		debug.SetMemoryLimit(min(debug.SetMemoryLimit(-1), memoryTarget)) // a limit that follows from RLIMIT_DATA may be lower
 	}
 	uid := os.Geteuid()
 	defer w.endCommands()
