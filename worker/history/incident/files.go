@@ -115,7 +115,7 @@ func (d *Dir) End(id string, ended time.Time) error {
 // make makes the directory if it is missing, and verifies that only this user can read and write it.
 func (d *Dir) make() error {
 	if err := os.Mkdir(d.Path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return failed(err)
+		return failed(d.missing(err))
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(d.Path, &st); err != nil {
@@ -125,6 +125,21 @@ func (d *Dir) make() error {
 		return fmt.Errorf("%w: %s must be a directory of this user with mode 0700", ErrDirectory, d.Path)
 	}
 	return nil
+}
+
+// missing returns an error that names the state directory or its folder for the server if the reason of err is that one of them does
+// not exist: then the recorder could not make it, and has logged why. Otherwise it returns err.
+func (d *Dir) missing(err error) error {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	cluster := filepath.Dir(d.Path)
+	for _, dir := range []string{filepath.Dir(cluster), cluster} {
+		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s does not exist: no history is recorded", dir)
+		}
+	}
+	return err
 }
 
 // free returns ErrNoSpace if less than MinFree would stay free after a write of size bytes. It returns nil if the free space cannot

@@ -305,6 +305,28 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// TestMissingHistory expects the error to name the directory that is missing, not the directory of incidents below it.
+func TestMissingHistory(t *testing.T) {
+	t.Parallel()
+	state := filepath.Join(t.TempDir(), "state")
+	d := Dir{Path: DirOf(state, "7577921432")}
+	for _, missing := range []string{state, filepath.Dir(d.Path)} {
+		_, err := d.Write(hostileIncident(time.Now()))
+		textErr := d.WriteText("a.txt", nil)
+		for _, err := range []error{err, textErr} {
+			if !errors.Is(err, ErrDirectory) || !strings.HasSuffix(err.Error(), missing+" does not exist: no history is recorded") {
+				t.Errorf("without %s: %v", missing, err)
+			}
+		}
+		if err := os.Mkdir(missing, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.Write(hostileIncident(time.Now())); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestForest has a chain, a queue, a deadlock, and several holders.
 func TestForest(t *testing.T) {
 	t.Parallel()
