@@ -304,17 +304,17 @@ func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 	return row
 }
 
-// ageOf returns the time from t to the moment in words; empty: t is nil.
+// ageOf returns the time from t to the moment in words; empty: t is nil, or in the future because the server's clock differs.
 func ageOf(m *moment.Moment, t *time.Time) string {
-	if t == nil {
+	if t == nil || units.Ahead(m.Time, *t) {
 		return ""
 	}
 	return units.Age(m.Time.Sub(*t))
 }
 
-// secondsSince returns the seconds from t to the moment, at least 0; empty: t is nil.
+// secondsSince returns the seconds from t to the moment, at least 0; empty as ageOf.
 func secondsSince(m *moment.Moment, t *time.Time) string {
-	if t == nil {
+	if t == nil || units.Ahead(m.Time, *t) {
 		return ""
 	}
 	return strconv.FormatFloat(max(0, m.Time.Sub(*t).Seconds()), 'f', 1, 64)

@@ -254,3 +254,18 @@ func TestActivityMissing(t *testing.T) {
 		}
 	}
 }
+
+// TestActivityAges expects no age for a time in the future. A second later is within the accuracy of what the two clocks read.
+func TestActivityAges(t *testing.T) {
+	t.Parallel()
+	m := &moment.Moment{Time: time.Unix(1_800_000_000, 0)}
+	for ahead, want := range map[time.Duration][2]string{
+		-2 * time.Second: {"2.0 s", "2.0"}, 0: {"0 ms", "0.0"}, time.Second: {"0 ms", "0.0"}, 1001 * time.Millisecond: {"", ""},
+		time.Hour: {"", ""},
+	} {
+		at := m.Time.Add(ahead)
+		if got := [2]string{ageOf(m, &at), secondsSince(m, &at)}; got != want {
+			t.Errorf("%s ahead: %q, want %q", ahead, got, want)
+		}
+	}
+}

@@ -171,8 +171,8 @@ func (s *sessions) addHolder(t *backtrace.Trace, x, y *moment.Session) {
 	holder := nodeName(b.PID, b.XID, b.GID)
 	if h := byServerPID(s.after, b.PID); b.PID != 0 && h != nil && h.State != "" {
 		holder += hostPID(h) + " (" + h.State
-		if h.StateStart != nil {
-			holder += " for " + ageOf(s.after, h.StateStart)
+		if age := ageOf(s.after, h.StateStart); age != "" {
+			holder += " for " + age
 		}
 		holder += ")"
 	}

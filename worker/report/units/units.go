@@ -93,6 +93,9 @@ func Plural[N int | int64 | uint64](n N, text string) string {
 	}
 }
 
+// Ahead reports whether since is more than a second after at. Then the two are times of different clocks, and there is no age.
+func Ahead(at, since time.Time) bool { return since.Sub(at) > time.Second }
+
 // Age returns a time that has passed as text: "350 ms", "4.5 s", "40 s", "3 min 20 s", "5 h 10 min", "2 d 3 h". Negative: "0 ms".
 func Age(d time.Duration) string {
 	d = max(0, d)

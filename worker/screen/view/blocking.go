@@ -197,9 +197,7 @@ func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 	}
 	if len(n.Waits) > 0 {
 		w := &n.Waits[0]
-		if w.Since != nil {
-			age = units.Age(c.d.Blocking.Time.Sub(*w.Since))
-		}
+		age = after("", c.d.Blocking.Time, w.Since)
 		wait = mark + strings.TrimSpace(w.Lock+" "+strings.TrimSuffix(w.Mode, "Lock"))
 		if text = w.Object; w.Relation != "" || w.Lock == "advisory" {
 			text, _ = moment.LockWords(w.Lock, w.Object, w.Relation)
@@ -224,14 +222,12 @@ func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 	}
 	text = oneLine(s.Query)
 	if s.Class != "" {
-		if s.QueryStart != nil {
-			age = units.Age(c.d.Blocking.Time.Sub(*s.QueryStart))
-		}
+		age = after("", c.d.Blocking.Time, s.QueryStart)
 		if s.Phrase != "" {
 			text = s.Phrase
 		}
-	} else if s.StateStart != nil {
-		age = units.Age(c.d.Blocking.Time.Sub(*s.StateStart))
+	} else {
+		age = after("", c.d.Blocking.Time, s.StateStart)
 	}
 	return age, waitOf(s), text
 }
@@ -271,12 +267,10 @@ func (c *canvas) nodePanel(x, y, limit, end int, n *source.BlockingNode) {
 		return
 	}
 	state := s.State
-	if s.StateStart != nil && state != "" {
-		state += " for " + units.Age(at.Sub(*s.StateStart))
+	if state != "" {
+		state += after(" for ", at, s.StateStart)
 	}
-	if s.XactStart != nil {
-		state += ", transaction open for " + units.Age(at.Sub(*s.XactStart))
-	}
+	state += after(", transaction open for ", at, s.XactStart)
 	if state != "" {
 		put(plain, state, 2)
 	}
@@ -306,9 +300,7 @@ func waitLine(d *Data, n *source.BlockingNode, w *moment.LockWait) string {
 			}
 		}
 	}
-	if w.Since != nil {
-		line += " for " + units.Age(d.Blocking.Time.Sub(*w.Since))
-	}
+	line += after(" for ", d.Blocking.Time, w.Since)
 	line += " to lock " + source.LockName(m, w.Lock, w.Object, w.Relation)
 	switch w.Lock {
 	case "transactionid":

@@ -703,10 +703,15 @@ func age(at time.Time, s *source.SessionLine) string {
 	if s.Class == "" || t == nil {
 		t = s.StateStart
 	}
-	if t == nil {
+	return after("", at, t)
+}
+
+// after returns a text and the time from since to at; "": since is nil, or in the future because the clocks differ.
+func after(text string, at time.Time, since *time.Time) string {
+	if since == nil || units.Ahead(at, *since) {
 		return ""
 	}
-	return units.Age(at.Sub(*t))
+	return text + units.Age(at.Sub(*since))
 }
 
 // waitOf returns the wait event of an active session, otherwise the state.

@@ -61,12 +61,10 @@ func (c *canvas) identity(y int, s *source.Session) int {
 	}
 	y = c.flow(y, parts)
 	state := cmp.Or(n.State, n.Type)
-	if n.StateStart != nil {
-		state += " for " + units.Age(s.Time.Sub(*n.StateStart))
-	}
+	state += after(" for ", s.Time, n.StateStart)
 	parts = []panelLine{{text: state}}
-	if n.XactStart != nil {
-		parts = append(parts, panelLine{text: "transaction open for " + units.Age(s.Time.Sub(*n.XactStart))})
+	if open := after("transaction open for ", s.Time, n.XactStart); open != "" {
+		parts = append(parts, panelLine{text: open})
 	}
 	if n.Class != "" {
 		ink, _ := inkOf(n.Class)
