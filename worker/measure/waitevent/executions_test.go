@@ -3,6 +3,8 @@ package waitevent
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,6 +80,51 @@ func TestEndsOfBusySession(t *testing.T) {
 		}
 		if full != 2 || total > took || total < rounds*time.Millisecond {
 			t.Errorf("%d queries with %d executions, %v of %v:\n%s", full, rounds, total, took, b.String())
+		}
+	})
+}
+
+// TestStatementFromBeforeTrace traces a session that waits in a statement when the trace begins. The statement's earlier waits are
+// missing, so that the trace must not count it as a whole execution.
+func TestStatementFromBeforeTrace(t *testing.T) {
+	pgtest.One(t, func(t *testing.T, bin string) {
+		server := pgtest.Lend(t, bin, pgtest.Options{Conf: []string{"compute_query_id = on"}})
+		holder, waiter := server.Connect(t, "postgres", "postgres"), server.Connect(t, "postgres", "postgres")
+		pid := number[int](t, waiter, "SELECT pg_backend_pid()")
+		if _, err := holder.Exec(t.Context(), "SELECT pg_advisory_lock(1)"); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error)
+		go func() {
+			_, err := waiter.Exec(context.Background(), "SELECT pg_advisory_lock(1), pg_advisory_unlock(1)")
+			done <- err
+		}()
+		pgtest.Wait(t, "the lock's wait", func() bool {
+			return number[int](t, holder, fmt.Sprintf(
+				"SELECT count(*) FROM pg_stat_activity WHERE pid = %d AND wait_event = 'advisory'", pid)) == 1
+		})
+		awaitSleep(t, pid)
+		w := timeWaits(t, server, waits.Options{Method: waits.Exact, Queries: true})
+		recording, err := w.NewRecording(w.provider, pid, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recording.Look()
+		if !recording.traced {
+			t.Fatal("the session is not known")
+		}
+		if _, err := holder.Exec(t.Context(), "SELECT pg_advisory_unlock(1)"); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := recording.Text(&b); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), "Lock advisory") || !strings.Contains(b.String(), "0 executions ended\n    Not in SHARE: 1 ") {
+			t.Errorf("%s", b.String())
 		}
 	})
 }

@@ -38,9 +38,11 @@ func (s *Server) NewRecording(p waits.Provider, pid int, texts StatementTexts) (
 	if !ok {
 		return nil, fmt.Errorf("%w: the method %s sees no single waits", waits.ErrUnsupported, p.Info().Method)
 	}
-	return &Recording{
+	r := &Recording{
 		server: s, provider: p, tracer: tracer, pid: pid, report: s.NewSessionReport(), texts: texts, began: time.Now(),
-	}, nil
+	}
+	r.report.began = r.began
+	return r, nil
 }
 
 // Look adds the provider's new records to the report. The caller calls it about every 20 ms, because the kernel keeps few of

@@ -23,6 +23,7 @@ type SessionReport struct {
 	queries map[uint64]*sessionQuery
 	between sessionQuery // waits outside of queries, and queries without an id
 	running *execution   // nil: no execution runs
+	began   time.Time    // of the trace; the zero time: not known
 	lost    uint64
 	texts   map[int64]string
 	going   []Row // waits that have not ended; see SetGoing
@@ -72,6 +73,11 @@ func (r *SessionReport) Add(records []waits.Record) {
 		switch record.Kind {
 		case waits.QueryStart:
 			r.abandon()
+			// The programs report a start with the first wait that they see of the statement, also if it began before the
+			// trace. Its earlier waits are missing, so its start counts as not seen.
+			if record.At.Before(r.began) {
+				continue
+			}
 			r.running = &execution{query: record.Query, waits: make(map[waitOf]*waits.Event)}
 		case waits.QueryEnd:
 			r.end(record)

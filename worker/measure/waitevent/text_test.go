@@ -182,14 +182,24 @@ func TestSharesOfCountedExecutions(t *testing.T) {
 	wait := func(event uint32, query uint64, took int) waits.Record {
 		return waits.Record{Kind: waits.Wait, Event: event, Query: query, Took: time.Duration(took) * time.Millisecond}
 	}
-	start := func(query uint64) waits.Record { return waits.Record{Kind: waits.QueryStart, Query: query} }
+	began := time.Unix(1e9, 0)
+	start := func(query uint64) waits.Record { return waits.Record{Kind: waits.QueryStart, Query: query, At: began} }
 	end := func(query uint64, took int) waits.Record {
 		return waits.Record{Kind: waits.QueryEnd, Query: query, Took: time.Duration(took) * time.Millisecond}
 	}
+	early := start(5) // as reported with the first wait that the programs see of a statement from before the trace
+	early.At = began.Add(-10 * time.Minute)
 	for name, test := range map[string]struct {
 		records []waits.Record
 		want    []string
 	}{
+		"waits when the trace begins": {
+			[]waits.Record{wait(io, 0, 5000), early, wait(sleep, 5, 3), end(5, 605_000)},
+			[]string{
+				"Query 5: 0 executions ended\n    Not in SHARE: 1 execution whose start was not seen\n",
+				"PgSleep         1      3 ms              3 ms      3 ms\nOutside",
+			},
+		},
 		"begun before the trace": {
 			[]waits.Record{wait(sleep, 5, 30), end(5, 100), start(5), wait(sleep, 5, 3), end(5, 4)},
 			[]string{
@@ -229,6 +239,7 @@ func TestSharesOfCountedExecutions(t *testing.T) {
 		},
 	} {
 		r := s.NewSessionReport()
+		r.began = began
 		r.Add(test.records)
 		var b bytes.Buffer
 		if err := r.Text(&b); err != nil {

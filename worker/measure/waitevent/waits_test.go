@@ -38,7 +38,12 @@ func watch(t *testing.T, bin string, o pgtest.Options, method waits.Options) wat
 	if len(o.Env) > 0 { // of one test
 		lend = pgtest.Start
 	}
-	server := lend(t, bin, o)
+	return timeWaits(t, lend(t, bin, o), method)
+}
+
+// timeWaits times the wait events of a server. Where this host does not allow the method the test is skipped.
+func timeWaits(t *testing.T, server *pgtest.Server, method waits.Options) watched {
+	t.Helper()
 	c, err := cluster.ByDataDir(server.DataDir)
 	if err != nil {
 		t.Fatal(err)
