@@ -109,6 +109,28 @@ func TestParsePlace(t *testing.T) {
 	}
 }
 
+// TestFormOfStaticArgument: a form decides the size and the sign of an argument, unless the probe's value is narrower.
+func TestFormOfStaticArgument(t *testing.T) {
+	t.Parallel()
+	const di = 14
+	for _, c := range []struct {
+		note   string
+		form   byte
+		size   int
+		signed bool
+	}{
+		{"4@%edi", 'd', 4, true}, {"-4@%edi", 'u', 4, false}, {"8@%rdi", 'd', 4, true}, {"-8@%rdi", 'u', 4, false},
+		{"-4@%edi", 'b', 1, false}, {"2@%di", 'd', 2, false}, {"-2@%di", 'd', 2, true}, {"-2@%di", 'u', 2, false},
+		{"-4@%edi", 'x', 4, true}, {"4@%edi", 'x', 4, false}, {"-4@%edi", 'l', 4, true}, {"4@%edi", 'l', 4, false},
+	} {
+		p := staticProbe{arguments: []string{c.note}}
+		got, ok := p.argument(Argument{1, c.form}, elf.EM_X86_64)
+		if want := (probe.Argument{Register: di, Size: c.size, Signed: c.signed}); !ok || got != want {
+			t.Errorf("%s as %c: %+v, %t, not %+v", c.note, c.form, got, ok, want)
+		}
+	}
+}
+
 func TestParsePlaceAArch64(t *testing.T) {
 	t.Parallel()
 	const sp = 31

@@ -109,7 +109,7 @@ func (p *staticProbe) matches(name string) bool {
 	return strings.ReplaceAll(name, "-", "__") == p.name
 }
 
-// argument returns the place of an argument; false if the probe has no such argument, or its description is not supported.
+// argument returns the place of an argument, to be read in its form; false if the probe has no such argument, or its description is not supported.
 func (p *staticProbe) argument(a Argument, machine elf.Machine) (out probe.Argument, ok bool) {
 	parse := placeParsers[machine]
 	if a.Number > len(p.arguments) || parse == nil {
@@ -117,6 +117,11 @@ func (p *staticProbe) argument(a Argument, machine elf.Machine) (out probe.Argum
 	}
 	out, ok = parse(p.arguments[a.Number-1])
 	out.String = a.Form == formString
+	switch a.Form {
+	case formInt, formUint, formByte: // these set the size and the sign; a narrower value of the probe has a sign only if both have
+		out.Signed = a.signed() && (out.Signed || a.size() <= out.Size)
+		out.Size = min(out.Size, a.size())
+	}
 	return out, ok
 }
 
