@@ -597,3 +597,22 @@ func TestOtherAllocators(t *testing.T) {
 		}
 	})
 }
+
+// TestHostileAllocatorName: the user of a process chooses the name of its program, which must not control the terminal.
+func TestHostileAllocatorName(t *testing.T) {
+	t.Parallel()
+	exe := build(t, "gcc", "-static")
+	hostile := filepath.Join(filepath.Dir(exe), "allo\x1b[2Jcate")
+	if err := os.Rename(exe, hostile); err != nil {
+		t.Fatal(err)
+	}
+	a, err := Locate(start(t, hostile).pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	var b strings.Builder
+	if err := (&Report{Allocator: a}).Text(&b, 0); err != nil || !strings.Contains(b.String(), "allocator allo?[2Jcate\n") {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host/rootfs"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // ErrNoAllocator means that a process has no malloc that can be probed.
@@ -47,7 +48,7 @@ const glibcMark = "gnu_get_libc_version"
 
 // Allocator is the allocator of a process.
 type Allocator struct {
-	// Name is the base name of the image that has malloc.
+	// Name is the base name of the image that has malloc, for texts.
 	Name string
 	// BuildID is the build-id of this image; empty: it has none.
 	BuildID string
@@ -240,7 +241,8 @@ func (m *image) refuseIndirect(table string) error {
 
 // allocator returns the Allocator of an image, with the instructions to probe.
 func (m *image) allocator() (*Allocator, error) {
-	a := &Allocator{Name: path.Base(m.path), BuildID: m.elf.BuildID(), target: allocs.Target{File: m.file}}
+	name := render.VisibleLine(path.Base(m.path)) // the user of the process may have chosen it
+	a := &Allocator{Name: name, BuildID: m.elf.BuildID(), target: allocs.Target{File: m.file}}
 	_, isGlibc := m.symbols[glibcMark]
 	a.target.HasHeaders = isGlibc
 	if !m.program {
