@@ -129,7 +129,7 @@ type jsonTotal struct {
 	// MeanNanoseconds is the mean duration of the calls that have returned.
 	MeanNanoseconds uint64 `json:"mean_ns,omitempty"`
 	// Buckets is a histogram of durations: the numbers of calls that took less than 2 ns, from 2 to 4 ns, from 4 to 8 ns, and so
-	// on.
+	// on. The last of the 40 has no upper limit.
 	Buckets []uint64 `json:"buckets,omitempty"`
 }
 

@@ -107,7 +107,11 @@ func latency(out *bufio.Writer, l *probe.Latency, hits uint64) {
 		const width = 40
 		n := l.Buckets[b]
 		bar := strings.Repeat("#", int((n*width+most-1)/most))
-		_, _ = fmt.Fprintf(out, "%16s %10d %s\n", "< "+units.Duration(time.Duration(2)<<b), n, bar)
+		limit := "< " + units.Duration(time.Duration(2)<<b)
+		if b == len(l.Buckets)-1 { // it has no end
+			limit = ">= " + units.Duration(time.Duration(1)<<b)
+		}
+		_, _ = fmt.Fprintf(out, "%16s %10d %s\n", limit, n, bar)
 	}
 }
 

@@ -101,6 +101,9 @@ func (r *Report) table(b *strings.Builder, ascii bool, width int) (left []string
 		low, _ := waits.BucketLimits(from)
 		_, high := waits.BucketLimits(to)
 		heads[figures] = fmt.Sprintf("HISTOGRAM, %s to %s", units.Duration(low), units.Duration(high))
+		if high == 0 { // the last range has no end
+			heads[figures] = "HISTOGRAM, from " + units.Duration(low)
+		}
 	}
 	shown := r.fitting(width, types+2+names, heads[figures], to-from+1)
 	for i := shown; i < len(heads); i++ {

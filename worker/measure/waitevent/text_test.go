@@ -82,6 +82,17 @@ Events with a number in place of a name are unknown to this release, or an exten
 	}
 }
 
+// TestLastRangeOfHistogram: the last range has no end.
+func TestLastRangeOfHistogram(t *testing.T) {
+	s, snapshot := named(t), &waits.Snapshot{Ended: []waits.Event{{ID: 0x01_000001, Calls: 1, Total: time.Hour}}}
+	snapshot.Ended[0].Buckets[waits.Buckets-1] = 1
+	report := s.NewReport(waits.Info{Counts: true}, snapshot, func(int) string { return "" }, nil)
+	var b bytes.Buffer
+	if err := report.Text(&b, true, 0); err != nil || !strings.Contains(b.String(), "  HISTOGRAM, from 18.3 min\n") {
+		t.Errorf("%v\n%s", err, b.String())
+	}
+}
+
 // TestSelect prints a report that includes idle waits in the shares, and then reports of only some types and events.
 func TestSelect(t *testing.T) {
 	s := named(t)
