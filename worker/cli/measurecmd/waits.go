@@ -297,8 +297,9 @@ func (f *waitsFlags) measure(
 		}
 		if restarted && again == nil && f.dataDir != "" {
 			again, server = f.reopen(server, o)
-			if again != nil && f.log != nil {
-				f.log = openLog(server)
+			if again != nil && !f.renewLog(server) { // the server has ended again
+				again.Close()
+				again = nil
 			}
 		}
 	})

@@ -86,6 +86,20 @@ func (f *waitsFilter) report(info waits.Info, result *waitsResult, pids []int) w
 	return r
 }
 
+// renewLog opens the log of a restarted server, if the flags need one. It returns false, and keeps the former log, if the server's
+// memory cannot be read.
+func (f *waitsFilter) renewLog(server *waitevent.Server) bool {
+	if f.log == nil {
+		return true
+	}
+	log := openLog(server)
+	if log == nil {
+		return false
+	}
+	f.log = log
+	return true
+}
+
 // unseen reports on stderr which of the selected users and databases no session had. The error means that no session had both a
 // selected user and a selected database, so that there is nothing to print.
 func (f *waitsFilter) unseen(stderr io.Writer) error {
