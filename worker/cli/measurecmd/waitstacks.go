@@ -100,6 +100,7 @@ func (f *waitsFlags) printStacks(
 	}
 	if log != nil {
 		collected.SetTexts(log.Texts())
+		collected.SetBackendTypes(log.BackendType)
 	}
 	var notes []string
 	if rate.over {

@@ -138,6 +138,18 @@ func (p *StackProfile) SetTexts(texts map[int64]string) {
 	}
 }
 
+// SetBackendTypes sets the label "backend_type" of samples. of returns the type of a process; empty: it is not known.
+func (p *StackProfile) SetBackendTypes(of func(pid int) string) {
+	for _, s := range p.profile.Sample {
+		if ids := s.Label["pid"]; len(ids) == 1 {
+			pid, _ := strconv.Atoi(ids[0])
+			if text := of(pid); text != "" {
+				s.Label["backend_type"] = []string{text}
+			}
+		}
+	}
+}
+
 // Profile returns the profile. took is the duration of the measurement.
 func (p *StackProfile) Profile(took time.Duration) *profile.Profile {
 	p.profile.DurationNanos = took.Nanoseconds()

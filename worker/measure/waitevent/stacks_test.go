@@ -12,6 +12,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 func TestParseStacks(t *testing.T) {
@@ -69,6 +70,21 @@ func TestStacks(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// TestBackendTypesOfStacks: samples have the types of processes whose type is known.
+func TestBackendTypesOfStacks(t *testing.T) {
+	capturer, err := capture.New(capture.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := named(t).NewStackProfile(capturer, waits.StackOptions{Every: 1})
+	p.add(&waits.Stack{PID: 1}, &backtrace.Thread{})
+	p.add(&waits.Stack{PID: 2}, &backtrace.Thread{})
+	p.SetBackendTypes(func(pid int) string { return []string{1: "walwriter", 2: ""}[pid] })
+	if a, b := p.profile.Sample[0].Label["backend_type"], p.profile.Sample[1].Label["backend_type"]; !slices.Equal(a, []string{"walwriter"}) || b != nil {
+		t.Errorf("%q, %q", a, b)
 	}
 }
 

@@ -23,10 +23,11 @@ type SessionLog struct {
 	sessions map[int]loggedSession
 }
 
-// loggedSession has the names of the process with an id. ambiguous is set if two processes have had the id.
+// loggedSession has the names and the backend type of the process with an id. ambiguous is set if two processes have had the id.
 type loggedSession struct {
 	SessionNames
 
+	kind      string
 	started   time.Time
 	ambiguous bool
 }
@@ -56,19 +57,19 @@ func (l *SessionLog) Look() {
 	}
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
-		l.note(s.PID, s.Started, SessionNames{s.User, s.Database, s.UserOID, s.DatabaseOID})
+		l.note(s.PID, s.Started, s.Type, SessionNames{s.User, s.Database, s.UserOID, s.DatabaseOID})
 		l.add(s.QueryID, s.Query)
 	}
 }
 
-// note stores the names of a process, in place of those of earlier reads: a process that is still starting may not have
+// note stores the names and the type of a process, in place of those of earlier reads: a process that is still starting may not have
 // its user yet.
-func (l *SessionLog) note(pid int, started *time.Time, names SessionNames) {
+func (l *SessionLog) note(pid int, started *time.Time, kind string, names SessionNames) {
 	old, ok := l.sessions[pid]
 	if !ok && len(l.sessions) >= maxLoggedSessions {
 		return
 	}
-	now := loggedSession{SessionNames: names, ambiguous: old.ambiguous}
+	now := loggedSession{SessionNames: names, kind: kind, ambiguous: old.ambiguous}
 	if started != nil {
 		now.started = *started
 	}
@@ -104,6 +105,14 @@ func (l *SessionLog) Session(pid int) (SessionNames, bool) {
 		s.Database = l.reader.databases.of(s.DatabaseOID)
 	}
 	return s.SessionNames, true
+}
+
+// BackendType returns the backend type of a process; empty if Session has no names of it.
+func (l *SessionLog) BackendType(pid int) string {
+	if s := l.sessions[pid]; !s.ambiguous {
+		return s.kind
+	}
+	return ""
 }
 
 // Is reports whether a process has one of the users and one of the databases. A word is a name or an oid. An empty list

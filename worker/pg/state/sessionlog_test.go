@@ -52,15 +52,15 @@ func TestSessionNamesIs(t *testing.T) {
 func TestSessionLogAmbiguous(t *testing.T) {
 	l := NewSessionLog(nil, 0)
 	first, second := time.Unix(1, 0), time.Unix(2, 0)
-	l.note(1, &first, SessionNames{User: "a", Database: "d", UserOID: 10})
-	l.note(1, &first, SessionNames{User: "a", Database: "d", UserOID: 10})
-	if s, ok := l.Session(1); !ok || s.User != "a" {
-		t.Errorf("%+v, %t", s, ok)
+	l.note(1, &first, "client backend", SessionNames{User: "a", Database: "d", UserOID: 10})
+	l.note(1, &first, "client backend", SessionNames{User: "a", Database: "d", UserOID: 10})
+	if s, ok := l.Session(1); !ok || s.User != "a" || l.BackendType(1) != "client backend" {
+		t.Errorf("%+v, %t, %s", s, ok, l.BackendType(1))
 	}
 	for range 2 {
-		l.note(1, &second, SessionNames{User: "b", Database: "d", UserOID: 11})
-		if s, ok := l.Session(1); ok {
-			t.Errorf("%+v", s)
+		l.note(1, &second, "walsender", SessionNames{User: "b", Database: "d", UserOID: 11})
+		if s, ok := l.Session(1); ok || l.BackendType(1) != "" {
+			t.Errorf("%+v, %s", s, l.BackendType(1))
 		}
 	}
 }

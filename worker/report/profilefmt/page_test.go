@@ -140,6 +140,16 @@ func TestTablesAddUp(t *testing.T) {
 	}
 }
 
+// TestWaitsWithoutBackendType: without the type of a process, the page cannot tell database time from that of background processes.
+func TestWaitsWithoutBackendType(t *testing.T) {
+	b := newBuilder("waits/count", "wait/nanoseconds")
+	b.add("/bin/postgres!WalWriterMain", []int64{1, 2e9}, "pid=6", "wait_event_type=IO", "wait_event=WALSync")
+	p := open(t, b, profilefmt.Options{Title: "Waits"}, "type=wait")
+	if got := p.text("#parts"); got != "" {
+		t.Errorf("parts of time: %q", got)
+	}
+}
+
 // TestDatabaseTime: percentages are of database time, and idle time is shown separately.
 func TestDatabaseTime(t *testing.T) {
 	p := open(t, server(), profilefmt.Options{Title: "Profile of /srv/15/main", Subtitle: "4 backends"}, "tab=waits")

@@ -80,7 +80,8 @@ class Profile {
     }
     this.classes = [...new Set(this.waits.map((w) => w.class))];
     this.waitClass = Int32Array.from(this.waits, (w) => this.classes.indexOf(w.class));
-    this.hasParts = this.keyIndex("wait_event") >= 0 || this.keyIndex("backend_type") >= 0;
+    // Without backend types, the time of sessions cannot be told from the time of background processes.
+    this.hasParts = this.keyIndex("backend_type") >= 0;
   }
 
   // isTime reports whether the values of a type are time, or samples that stand for time.
