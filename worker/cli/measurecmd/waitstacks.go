@@ -115,6 +115,10 @@ func (f *waitsFlags) printStacks(
 	if collected.Unnamed > 0 {
 		notes = append(notes, units.Plural(collected.Unnamed, "%d {stack is of a process|stacks are of processes} that had ended"))
 	}
+	if collected.Joined > 0 {
+		notes = append(notes, units.Plural(collected.Joined,
+			"%d {stack is not shown, only its|stacks are not shown, only their} time: there were too many different stacks"))
+	}
 	if note := backtrace.GeneratedNote(collected.Generated, collected.Count); note != "" {
 		notes = append(notes, note)
 	}

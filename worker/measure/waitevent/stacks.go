@@ -46,6 +46,8 @@ const LabelPhrase = "phrase"
 
 // StackProfile collects stacks of waits.
 type StackProfile struct {
+	// Joined is the number of stacks that share a sample of their wait event, because there were too many different ones.
+	Joined int
 	// Count is the number of stacks in the profile. Unnamed is the number of stacks that are missing because their process ended
 	// before they could be named. Generated is the number of stacks in Count that end in code compiled at run time.
 	Count, Unnamed, Generated int
@@ -57,6 +59,9 @@ type StackProfile struct {
 	builder *profilefmt.Builder
 	samples map[string]*profile.Sample
 }
+
+// maxSamples bounds the samples of a StackProfile, except those of joined stacks. A sample takes about 1 kB.
+const maxSamples = 1 << 16
 
 // NewStackProfile returns an empty profile. If stacks are taken of one in N waits (o.Every), each stack is counted N times.
 func (s *Server) NewStackProfile(c *capture.Capturer, o waits.StackOptions) *StackProfile {
@@ -94,24 +99,25 @@ func (p *StackProfile) add(w *waits.Stack, t *backtrace.Thread) {
 	if t.Generated {
 		p.Generated++
 	}
-	key := make([]byte, 0, 16+8*len(t.Frames))
-	for _, word := range []uint64{uint64(w.PID), uint64(w.Event), w.Query} {
-		key = binary.NativeEndian.AppendUint64(key, word)
+	key := sampleKey(w, t)
+	s := p.samples[key]
+	if s == nil && len(p.samples) >= maxSamples {
+		p.Joined++
+		w, t = &waits.Stack{Event: w.Event, Took: w.Took}, capture.TooManyStacks
+		key = sampleKey(w, t)
+		s = p.samples[key]
 	}
-	for i := range t.Frames {
-		key = binary.NativeEndian.AppendUint64(key, t.Frames[i].Address)
-	}
-	s := p.samples[string(key)]
 	if s == nil {
 		class, name, _ := p.server.Names.Name(w.Event)
 		s = &profile.Sample{
 			Location: p.builder.Stack(t), Value: make([]int64, len(p.profile.SampleType)),
-			Label: map[string][]string{
-				"pid": {strconv.Itoa(w.PID)}, "wait_event_type": {class}, "wait_event": {name},
-			},
+			Label: map[string][]string{"wait_event_type": {class}, "wait_event": {name}},
 		}
-		if len(s.Location) == 0 {
-			s.Location = append(s.Location, p.builder.Named("["+t.Stop+"]"))
+		if len(t.Frames) == 0 {
+			s.Location = []*profile.Location{p.builder.Named("[" + t.Stop + "]")}
+		}
+		if w.PID != 0 {
+			s.Label["pid"] = []string{strconv.Itoa(w.PID)}
 		}
 		if w.Query != 0 {
 			s.Label["query_id"] = []string{strconv.FormatInt(int64(w.Query), 10)}
@@ -119,11 +125,23 @@ func (p *StackProfile) add(w *waits.Stack, t *backtrace.Thread) {
 		if phrase := render.PlainPhrase(t.Frames, backtrace.Wait{Class: class, Event: name}, "", p.server.Cluster.Version); phrase != "" {
 			s.Label[LabelPhrase] = []string{phrase}
 		}
-		p.samples[string(key)] = s
+		p.samples[key] = s
 		p.profile.Sample = append(p.profile.Sample, s)
 	}
 	s.Value[0] += p.scale
 	s.Value[1] += p.scale * w.Took.Nanoseconds()
+}
+
+// sampleKey returns the key of a stack in StackProfile.samples.
+func sampleKey(w *waits.Stack, t *backtrace.Thread) string {
+	key := make([]byte, 0, 24+8*len(t.Frames))
+	for _, word := range []uint64{uint64(w.PID), uint64(w.Event), w.Query} {
+		key = binary.NativeEndian.AppendUint64(key, word)
+	}
+	for i := range t.Frames {
+		key = binary.NativeEndian.AppendUint64(key, t.Frames[i].Address)
+	}
+	return string(key)
 }
 
 // SetTexts sets the label "query" of samples to the texts of their queries. texts has the texts by query id.

@@ -88,6 +88,32 @@ func TestBackendTypesOfStacks(t *testing.T) {
 	}
 }
 
+// TestSamplesBounded: stacks beyond the largest number of samples count in a sample of their event.
+func TestSamplesBounded(t *testing.T) {
+	capturer, err := capture.New(capture.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := named(t)
+	p := s.NewStackProfile(capturer, waits.StackOptions{Every: 1})
+	sleep, read := event(t, s, "Timeout", "PgSleep"), event(t, s, "Client", "ClientRead")
+	for pid := range maxSamples + 10 {
+		p.add(&waits.Stack{PID: 1 + pid, Event: sleep, Took: time.Millisecond}, &backtrace.Thread{})
+	}
+	p.add(&waits.Stack{PID: 1, Event: read, Took: time.Millisecond}, &backtrace.Thread{})
+	list := p.Profile(time.Second).Sample
+	if len(list) != maxSamples+2 || p.Joined != 11 {
+		t.Fatalf("%d samples, %d joined", len(list), p.Joined)
+	}
+	for i, want := range []int64{10, 1} {
+		one := list[maxSamples+i]
+		if name := one.Location[0].Line[0].Function.Name; one.Value[0] != want || one.Value[1] != want*1e6 || one.Label["pid"] != nil ||
+			len(one.Location) != 1 || name != "[too many stacks]" {
+			t.Errorf("%+v of %s", one, name)
+		}
+	}
+}
+
 // checkSleeps compares the samples of PgSleep with its row.
 func checkSleeps(t *testing.T, p *profile.Profile, name string, row Row) {
 	t.Helper()
