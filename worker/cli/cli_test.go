@@ -327,6 +327,7 @@ func TestHostileName(t *testing.T) {
 		"capture --format compressed", "symbols", "symbols --format json", "memory", "memory --format json",
 		"trace main", "trace nothing",
 		"trace libc:clock_nanosleep --duration 50ms", "trace libc:clock_nanosleep --duration 50ms --format json",
+		"symbols " + path, "symbols --fetch --debuginfod " + noServer + " --debuginfod-cache " + t.TempDir(),
 		"trace x+0x10 --duration 50ms", "trace a\u202e\x1b[31mb\x7f\u2066.so:main",
 	} {
 		args := append(strings.Split(arguments, " "), pid)

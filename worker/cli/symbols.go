@@ -191,7 +191,7 @@ func (f *symbolsFlags) one(
 			return err
 		}
 	}
-	if _, err := fmt.Fprintf(stdout, "%s\n", s); err != nil {
+	if _, err := fmt.Fprintf(stdout, "%s\n", render.VisibleLine(s.String())); err != nil {
 		return err
 	}
 	width := 0

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Progress shows the progress of downloads: on a terminal as a bar that is drawn again and again, otherwise as lines. It is safe
@@ -75,7 +76,7 @@ func (p *Progress) End(err error) {
 		p.print(p.label() + " no server has its debug file\n")
 	default:
 		p.failures++
-		p.print(fmt.Sprintf("%s %v\n", p.label(), err))
+		p.print(fmt.Sprintf("%s %s\n", p.label(), render.VisibleLine(err.Error())))
 	}
 	p.name = ""
 }
@@ -87,7 +88,8 @@ func (p *Progress) Failed() bool {
 	return p.failures > 0
 }
 
-func (p *Progress) label() string { return fmt.Sprintf("%-24s", p.name) }
+// label returns the name of the image in a column. Another user may have chosen the name.
+func (p *Progress) label() string { return fmt.Sprintf("%-24s", render.VisibleLine(p.name)) }
 
 // print writes s, and ignores errors, so that an error of the terminal does not end the download.
 func (p *Progress) print(s string) { _, _ = io.WriteString(p.w, s) }
