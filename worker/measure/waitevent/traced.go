@@ -14,10 +14,12 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// Bounds of the numbers of records that are kept: for a process, and for all processes together.
+// Bounds of the numbers of records that are kept: for a process, and for all processes together. A trace may have maxSurplus more
+// records for a while: forgetting the oldest records moves all others, so collect does that seldom.
 const (
 	maxRecords    = 131072
-	maxAllRecords = 8 * maxRecords
+	maxSurplus    = maxRecords / 8
+	maxAllRecords = 8 * (maxRecords + maxSurplus)
 )
 
 // traced has the newest records of a process.
@@ -165,7 +167,9 @@ func (t *Timer) collect() {
 		}
 	}
 	for _, trace := range t.traces {
-		trace.cut(maxRecords)
+		if len(trace.records) > maxRecords+maxSurplus {
+			trace.cut(maxRecords)
+		}
 	}
 	t.bound(maxAllRecords)
 }

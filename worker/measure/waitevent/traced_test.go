@@ -291,7 +291,7 @@ func TestTracedProcessesStay(t *testing.T) {
 	if err := timer.Trace(off, false); err != nil {
 		t.Fatal(err)
 	}
-	for pid := -1; pid >= -9; pid-- { // no process has such an id
+	for pid := -1; pid >= -10; pid-- { // no process has such an id
 		timer.traces[pid] = &traced{first: 1, records: many(pid, maxRecords)}
 	}
 	timer.collect()
@@ -340,6 +340,32 @@ func TestRecordsBounded(t *testing.T) {
 				t.Errorf("%+v: process %d has %d records until %v", test, pid, len(trace.records), last.At)
 			}
 		}
+	}
+}
+
+// TestFullTraceIsCutSeldom: most looks at a full trace do not move its records. The newest records always stay.
+func TestFullTraceIsCutSeldom(t *testing.T) {
+	pid, _ := sleeper(t)
+	timer, f := fakeTimer(pid)
+	if err := timer.Trace(pid, true); err != nil {
+		t.Fatal(err)
+	}
+	f.records = many(pid, maxRecords)
+	timer.collect()
+	trace, cuts := timer.traces[pid], 0
+	for range 1000 {
+		first := trace.first
+		f.records = many(pid, 100)
+		timer.collect()
+		if trace.first != first {
+			cuts++
+		}
+		if n := len(trace.records); n < maxRecords || n > maxRecords*9/8 {
+			t.Fatalf("%d records", n)
+		}
+	}
+	if next := trace.first + uint64(len(trace.records)); cuts < 1 || cuts > 10 || next != 1+maxRecords+100_000 {
+		t.Errorf("%d cuts, next number %d", cuts, next)
 	}
 }
 
