@@ -3,9 +3,20 @@ package clusterbpf
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 )
+
+// Processors returns the number of the host's processors that are online. runtime.NumCPU may be less: it counts those on which this
+// process may run.
+func Processors() int {
+	list, err := online()
+	if err != nil {
+		return runtime.NumCPU()
+	}
+	return len(list)
+}
 
 // online returns the numbers of the host's processors that are online, in ascending order.
 func online() ([]int, error) {

@@ -2,9 +2,15 @@ package clusterbpf
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
+	"os/exec"
 	"slices"
+	"strconv"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // check skips a test where the programs cannot be loaded, and prints the reason.
@@ -30,6 +36,35 @@ func TestParseProcessors(t *testing.T) {
 		if got, err := parseProcessors(text); err == nil {
 			t.Errorf("%q: %v", text, got)
 		}
+	}
+}
+
+// affinityVariable has the test's program print what Processors returns.
+const affinityVariable = "PGSB_TEST_AFFINITY"
+
+// TestProcessorsWithoutAffinity expects the same number in a process that may run on one processor only.
+func TestProcessorsWithoutAffinity(t *testing.T) {
+	if os.Getenv(affinityVariable) != "" {
+		fmt.Println(Processors()) // for the test that started this process
+		os.Exit(0)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil || set.Count() < 2 {
+		t.Skipf("%d processors, %v", set.Count(), err)
+	}
+	one := 0
+	for !set.IsSet(one) {
+		one++
+	}
+	c := exec.Command("taskset", "-c", strconv.Itoa(one), exe, "-test.run", "^TestProcessorsWithoutAffinity$")
+	c.Env = append(os.Environ(), affinityVariable+"=1")
+	out, err := c.Output()
+	if want := fmt.Sprintln(Processors()); err != nil || string(out) != want {
+		t.Errorf("%q, %v, want %q", out, err, want)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/google/pprof/profile"
@@ -97,6 +96,7 @@ type collector struct {
 	samples   int                   // number of samples and of waitKeys, see counted
 	// spaceBytes is the memory of the mappings in spaces, without base.
 	spaceBytes int
+	processors int // of the host
 	// generated is the time at which a stack last ended in code compiled at run time.
 	generated time.Time
 	// active is the number of stacks of statements in client backends, and identified the number of those with a query id.
@@ -152,9 +152,10 @@ func newCollectorOf(o *Options, s *server) (*collector, error) {
 	c.base = capture.NewStackSpace(server.PostmasterPID, server.PostmasterStart, maps)
 	c.spaces = append(c.spaces, c.base)
 	period := time.Duration(float64(time.Second) / o.Rate)
+	c.processors = clusterbpf.Processors()
 	c.sampler, err = clusterbpf.Load(s.target, clusterbpf.Options{
 		Clock: o.Mode != OffCPU, Period: period, Switches: o.Mode != CPU, StackPeriod: period,
-		StackSpacing: time.Second / stacksOff * time.Duration(runtime.NumCPU()),
+		StackSpacing: time.Second / stacksOff * time.Duration(c.processors),
 		Chosen:       o.chosen(), Processes: 2*s.procs + 64, RingSize: ringSize, RedZone: redZone,
 	})
 	return c, err
@@ -344,7 +345,7 @@ func (c *collector) loop(ctx context.Context) error {
 func (c *collector) expensive() (bool, error) {
 	n, err := c.sampler.Counters()
 	c.summary.KernelTime = n.Time
-	limit := c.options.CostLimit * float64(time.Since(c.began)) * float64(runtime.NumCPU())
+	limit := c.options.CostLimit * float64(time.Since(c.began)) * float64(c.processors)
 	return err == nil && float64(n.Time+c.sleepers.took) > limit, err
 }
 
