@@ -53,7 +53,8 @@ type jsonEvent struct {
 	Total   float64  `json:"total_time_ms"`
 	Average *float64 `json:"avg_time_us"`
 	Longest *float64 `json:"max_time_us"`
-	// Histogram has the numbers of waits by their duration. doc/wait-events.md describes the durations.
+	// Histogram has the numbers of waits by their duration: less than 1024 ns, from 1024 to 2048 ns, from 2048 to 4096 ns, and
+	// so on. The last of the 32 has no upper limit.
 	Histogram *[]uint64 `json:"histogram"`
 }
 
