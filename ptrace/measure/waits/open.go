@@ -57,7 +57,7 @@ func ways(m Method) ([]way, error) {
 }
 
 // Open starts to time a server's wait events with the best mechanism that works. Info.Reasons of the result says why better
-// mechanisms are not used. The error wraps ErrUnsupported, ErrServerGone or fs.ErrPermission.
+// mechanisms are not used. The error wraps ErrUnsupported, ErrServerGone, fs.ErrPermission, or the error of a read.
 func Open(s Server, o Options) (Provider, error) {
 	candidates, err := ways(o.Method)
 	if err != nil {
