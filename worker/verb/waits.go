@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
@@ -265,12 +266,22 @@ func (s *Service) recordRows(ctx context.Context, req spool.Request) ([][]string
 	if len(req.Targets) != 1 {
 		return nil, errNoProcess
 	}
+	var started uint64 // of any process
 	if !req.Superuser {
+		server, err := s.cfg.Server()
+		if err != nil {
+			return nil, err
+		}
+		id, gone := process.IDOf(server.Local(req.Targets[0])) // before the check: another process may get the id after it
 		if err := s.permit().Allow(ctx, caller(req), req.Targets[0]); err != nil {
 			return nil, err
 		}
+		if gone != nil {
+			return nil, waitevent.ErrNoWaits
+		}
+		started = id.StartTime
 	}
-	records, err := s.cfg.Waits.Records(req.Targets[0], limits.MaxRecords)
+	records, err := s.cfg.Waits.Records(req.Targets[0], limits.MaxRecords, started)
 	if err != nil {
 		return nil, err
 	}

@@ -132,10 +132,9 @@ func startOf(pid int) uint64 {
 }
 
 // beganAt returns the start time of a process by the wall clock, less a tolerance, since the kernel measures it in ticks of 10 ms.
-// It returns the zero time if the process has ended.
-func beganAt(pid int) time.Time {
+// ticks is the result of startOf. If it is 0, beganAt returns the zero time.
+func beganAt(ticks uint64) time.Time {
 	const tolerance = 50 * time.Millisecond
-	ticks := startOf(pid)
 	var boot unix.Timespec
 	if ticks == 0 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
 		return time.Time{}
@@ -262,15 +261,20 @@ type TraceRow struct {
 }
 
 // Records returns the newest records of a traced process, at most limit of them, ordered by time. pid is the process id that the
-// server sees. Without a trace there are no records, and no error.
-func (t *Timer) Records(pid, limit int) (rows []TraceRow, err error) {
+// server sees. started is the start time of the process, as process.ID has it: the error is ErrNoWaits if no such process has the id
+// now. 0: any process, also an ended one. Without a trace there are no records, and no error.
+func (t *Timer) Records(pid, limit int, started uint64) (rows []TraceRow, err error) {
 	err = t.use(t.gate.change, func(s *Server, _ waits.Provider) error {
 		t.collect()
 		trace := t.traces[s.Cluster.Local(pid)]
 		if trace == nil {
 			return nil
 		}
-		began := beganAt(s.Cluster.Local(pid))
+		now := startOf(s.Cluster.Local(pid))
+		if started != 0 && started != now {
+			return fmt.Errorf("%w: %d", ErrNoWaits, pid)
+		}
+		began := beganAt(now)
 		skip := max(0, len(trace.records)-limit)
 		for i, r := range trace.records[skip:] {
 			if r.At.Before(began) {

@@ -241,11 +241,21 @@ func TestRecordsOfReusedID(t *testing.T) {
 		{PID: pid, Kind: waits.QueryEnd, At: time.Now().Add(-time.Hour)},
 		{PID: pid, Kind: waits.QueryEnd, At: time.Now()},
 	}
-	if rows, err := timer.Records(pid, 10); err != nil || len(rows) != 1 || rows[0].Number != 2 {
+	if rows, err := timer.Records(pid, 10, 0); err != nil || len(rows) != 1 || rows[0].Number != 2 {
 		t.Errorf("%+v, %v", rows, err)
 	}
+	started := startOf(pid)
+	if rows, err := timer.Records(pid, 10, started); err != nil || len(rows) != 1 {
+		t.Errorf("of the process: %+v, %v", rows, err)
+	}
+	if rows, err := timer.Records(pid, 10, started-1); !errors.Is(err, ErrNoWaits) {
+		t.Errorf("of an earlier process: %+v, %v", rows, err)
+	}
 	end()
-	if rows, err := timer.Records(pid, 10); err != nil || len(rows) != 2 {
+	if rows, err := timer.Records(pid, 10, started); !errors.Is(err, ErrNoWaits) {
+		t.Errorf("of the process, which has ended: %+v, %v", rows, err)
+	}
+	if rows, err := timer.Records(pid, 10, 0); err != nil || len(rows) != 2 {
 		t.Errorf("of an ended process: %+v, %v", rows, err)
 	}
 }
@@ -302,7 +312,7 @@ func TestTracedProcessesStay(t *testing.T) {
 	}
 	f.records = many(quiet, 3)
 	timer.collect()
-	if rows, err := timer.Records(quiet, 10); err != nil || len(rows) != 3 {
+	if rows, err := timer.Records(quiet, 10, 0); err != nil || len(rows) != 3 {
 		t.Errorf("%d records of the process that was quiet, %v", len(rows), err)
 	}
 }
