@@ -140,7 +140,7 @@ func TestTablesAddUp(t *testing.T) {
 	}
 }
 
-// TestWaitsWithoutBackendType: without the type of a process, the page cannot tell database time from that of background processes.
+// TestWaitsWithoutBackendType: without the type of a process, the page does not know whether its time is database time.
 func TestWaitsWithoutBackendType(t *testing.T) {
 	b := newBuilder("waits/count", "wait/nanoseconds")
 	b.add("/bin/postgres!WalWriterMain", []int64{1, 2e9}, "pid=6", "wait_event_type=IO", "wait_event=WALSync")
