@@ -115,6 +115,7 @@ func (s *session) scan(row pgx.CollectableRow) (Request, error) {
 	if started != nil {
 		r.Started = uint64(*started)
 	}
+	r.CallerName = Printable(r.CallerName, false) // it may have another encoding than UTF-8
 	r.Waited = time.Duration(waited * float64(time.Second))
 	return r, nil
 }

@@ -64,12 +64,31 @@ func open(ctx context.Context, cfg *Config, database string, lease *lease) (*ses
 		return nil, err
 	}
 	s.conn = conn
-	if err := s.checkExtension(ctx); err != nil {
+	s.ascii = conn.PgConn().ParameterStatus("server_encoding") != "UTF8"
+	err = s.receiveRaw(ctx)
+	if err == nil {
+		err = s.checkExtension(ctx)
+	}
+	if err != nil {
 		s.close(ctx)
 		return nil, err
 	}
-	s.ascii = conn.PgConn().ParameterStatus("server_encoding") != "UTF8"
 	return s, nil
+}
+
+// receiveRaw makes the server send all texts as they are. Settings, names and notifications of other roles may have bytes
+// without an equivalent in UTF-8. The server would refuse to convert them, and no claim would succeed. In the other direction,
+// texts for a database that is not in UTF-8 are ASCII.
+func (s *session) receiveRaw(ctx context.Context) error {
+	if !s.ascii {
+		return nil // the server does not convert
+	}
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	if _, err := s.conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'"); err != nil {
+		return fmt.Errorf("setting client_encoding: %w", err)
+	}
+	return nil
 }
 
 // checkExtension returns an error if the database has no queue that this session can serve: errNone or errAbsent, or
