@@ -76,6 +76,8 @@ type summary struct {
 	caller  uint32
 	release func()      // returns the place in bounds.summaries
 	expiry  *time.Timer // ends the summary if no further request comes in time
+
+	reading sync.Mutex // guards reader, because an abandoned request may still use it
 	reader  *state.Reader
 
 	mu      sync.Mutex
@@ -182,6 +184,8 @@ func (s *Service) answerSummaryText(ctx context.Context, c call) spool.Answer {
 // backendTypes returns the types of the server's processes, as in pg_stat_activity, by their process ids on this host.
 // If the server's memory cannot be read, it returns nil.
 func (s *Service) backendTypes(t *summary) map[int]string {
+	t.reading.Lock()
+	defer t.reading.Unlock()
 	if t.reader == nil {
 		c, err := s.cfg.Server()
 		if err != nil {
