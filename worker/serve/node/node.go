@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 )
 
 // Config configures Run. Command is required. The zero value of each other field is a default.
@@ -108,18 +109,19 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// writeTime is the time limit of a write to the standard input of a worker. The limit is needed because the worker may not read its
-// input.
-const writeTime = 100 * time.Millisecond
-
-// write writes a line to the standard input of a worker that runs. The kernel writes a line of up to 4096 bytes as a whole or
-// not at all.
+// write writes a line to the standard input of a worker that runs. It does not wait: if the worker does not read its input, the
+// error is EAGAIN. The kernel writes a line of up to 4096 bytes as a whole or not at all.
 func (c *cluster) write(line string) error {
-	if err := c.line.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
+	raw, err := c.line.SyscallConn()
+	if err != nil {
 		return err
 	}
-	_, err := c.line.Write([]byte(line))
-	return err
+	var failure error
+	err = raw.Write(func(fd uintptr) bool {
+		_, failure = unix.Write(int(fd), []byte(line))
+		return true
+	})
+	return errors.Join(err, failure)
 }
 
 // reload asks each worker that runs to read its files again.
