@@ -401,16 +401,16 @@ func (w *Worker) names(ctx context.Context) (n clusterprofile.Names, err error) 
 	n = clusterprofile.Names{Databases: make(map[uint32]string), Users: make(map[uint32]string)}
 	err = w.Query(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		for sql, into := range map[string]map[uint32]string{
-			"SELECT oid, datname FROM pg_catalog.pg_database": n.Databases,
-			"SELECT oid, rolname FROM pg_catalog.pg_roles":    n.Users,
+			"SELECT oid, " + cluster.RawText("datname") + " FROM pg_catalog.pg_database": n.Databases,
+			"SELECT oid, " + cluster.RawText("rolname") + " FROM pg_catalog.pg_roles":    n.Users,
 		} {
 			rows, err := conn.Query(ctx, sql)
 			if err != nil {
 				return err
 			}
 			var oid uint32
-			var name string
-			if _, err := pgx.ForEachRow(rows, []any{&oid, &name}, func() error { into[oid] = name; return nil }); err != nil {
+			var name []byte
+			if _, err := pgx.ForEachRow(rows, []any{&oid, &name}, func() error { into[oid] = spool.Text(name); return nil }); err != nil {
 				return err
 			}
 		}

@@ -90,19 +90,19 @@ func (p *place) missing(ctx context.Context, conn *pgx.Conn) (string, error) {
 // it. found is false if no database that accepted a connection has the extension.
 func elsewhere(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (list []finding, found bool) {
 	const most = 20
-	rows, err := conn.Query(ctx, `SELECT datname FROM pg_catalog.pg_database
+	rows, err := conn.Query(ctx, `SELECT `+cluster.RawText("datname")+` FROM pg_catalog.pg_database
 		WHERE datallowconn AND datname <> current_database() AND pg_catalog.has_database_privilege(oid, 'CONNECT')
 		ORDER BY datistemplate, datname LIMIT $1`, most)
 	if err != nil {
 		return nil, false
 	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	names, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	if err != nil {
 		return nil, false
 	}
 	for _, name := range names {
 		config := conn.Config().Copy()
-		config.Database = name
+		config.Database = string(name)
 		other, err := cluster.Connect(ctx, config)
 		if err != nil {
 			continue // for example a limit of connections, or the authentication

@@ -55,13 +55,13 @@ const fewSessions = 2
 // limits warns about databases whose CONNECTION LIMIT is so low that a session of the worker would be the last one, or
 // is not allowed.
 func limits(ctx context.Context, conn *pgx.Conn) ([]finding, error) {
-	rows, err := conn.Query(ctx, `SELECT datname, datconnlimit FROM pg_catalog.pg_database
+	rows, err := conn.Query(ctx, `SELECT `+cluster.RawText("datname")+`, datconnlimit FROM pg_catalog.pg_database
 		WHERE datallowconn AND NOT datistemplate AND datconnlimit IN (0, 1) ORDER BY datname LIMIT 20`)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (finding, error) {
-		var name string
+		var name []byte
 		var limit int
 		err := row.Scan(&name, &limit)
 		return finding{

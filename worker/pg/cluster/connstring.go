@@ -36,6 +36,12 @@ var sessionSettings = map[string]string{
 	"standard_conforming_strings":         "on", // pgx refuses simple queries without it
 }
 
+// RawText returns an SQL expression for the bytes of a name or text. The server would convert the text itself to UTF-8, and fail if
+// a byte has no equivalent.
+func RawText(column string) string {
+	return `pg_catalog.decode(pg_catalog.replace(` + column + `::pg_catalog.text, E'\\', E'\\\\'), 'escape')`
+}
+
 // origin has the sources of connection settings: a connection string, and the server that was found.
 type origin struct {
 	text string

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // job is a request that is running, or that has finished but whose result is not written yet.
@@ -115,7 +116,7 @@ func (s *session) scan(row pgx.CollectableRow) (Request, error) {
 	if started != nil {
 		r.Started = uint64(*started)
 	}
-	r.CallerName = Printable(r.CallerName, false) // it may have another encoding than UTF-8
+	r.CallerName = spool.Text([]byte(r.CallerName)) // it may have another encoding than UTF-8
 	r.Waited = time.Duration(waited * float64(time.Second))
 	return r, nil
 }

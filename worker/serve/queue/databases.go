@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // maxVisits is the largest number of databases in which the queue opens a session at the same time.
@@ -27,6 +29,7 @@ type Queue struct {
 	// slots changes often, and must not fill the log.
 	warned   string
 	warnedAt time.Time
+	failed   string // the last logged error of scan; empty: the last scan succeeded
 
 	mu    sync.Mutex
 	loops map[uint32]*databaseLoop
@@ -43,7 +46,8 @@ func New(cfg Config) *Queue {
 // database is a database that accepts connections.
 type database struct {
 	oid  uint32
-	name string
+	name string // as in spool.Request, so with escapes if it is not in UTF-8
+	raw  string // the bytes of the name
 	// wanted means that a session of another program has locked the database to drop, rename or copy it, and waits until the
 	// other sessions in the database end.
 	wanted bool
@@ -88,8 +92,10 @@ func (q *Queue) scan(ctx context.Context) bool {
 	}
 	found, exist, slots, recovering, err := q.databases(ctx)
 	if err != nil {
-		return false // the main session logs the error; the sessions of the queue continue
+		q.reportScan(err)
+		return false // the sessions of the queue continue
 	}
+	q.failed = ""
 	if !recovering {
 		q.share(slots, found)
 	}
@@ -120,6 +126,15 @@ func (q *Queue) scan(ctx context.Context) bool {
 		}
 	}
 	return true
+}
+
+// reportScan logs the server's error if it is a new one. The main session logs the end of a connection.
+func (q *Queue) reportScan(err error) {
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) && err.Error() != q.failed {
+		q.failed = err.Error()
+		q.cfg.Log.Warn().Err(err).Msg("the databases cannot be listed: new queues are not served")
+	}
 }
 
 // warnEvery is the shortest interval of messages about scarce slots.
@@ -177,7 +192,9 @@ const recoverySQL = `SELECT pg_catalog.pg_is_in_recovery()`
 // While pg_locks is read, the server's lock table cannot change. So the statement reads it once, and only if another
 // session has been executing a statement for more than 0.2 seconds: a command that waits for the worker's sessions
 // waits for up to five seconds. Sessions whose state the worker cannot see are treated as active.
-const databaseSQL = `
+//
+// The name is fetched in bytes: it has the encoding of the database in which it was given.
+var databaseSQL = `
 WITH active AS MATERIALIZED (
     SELECT FROM pg_catalog.pg_stat_activity a
     WHERE a.usesysid IS NOT NULL AND a.pid <> pg_catalog.pg_backend_pid() AND a.pid <> ALL ($1::int[])
@@ -190,7 +207,7 @@ WITH active AS MATERIALIZED (
       AND l.locktype = 'object' AND l.classid = 'pg_catalog.pg_database'::pg_catalog.regclass
       AND l.mode IN ('ShareLock', 'AccessExclusiveLock')
 )
-SELECT d.oid, d.datname, d.oid IN (SELECT k.objid FROM locked k),
+SELECT d.oid, ` + cluster.RawText("d.datname") + `, d.oid IN (SELECT k.objid FROM locked k),
        d.datconnlimit, CASE WHEN d.datconnlimit < 0 THEN 0 ELSE (
            SELECT count(*) FROM pg_catalog.pg_stat_activity a
            WHERE a.datid = d.oid AND a.usesysid IS NOT NULL AND a.pid <> ALL ($1::int[])
@@ -213,9 +230,11 @@ func (q *Queue) databases(ctx context.Context) (
 		cluster.QueueSlots(&all, &slots)
 		all.Queue(databaseSQL, q.processes()).Query(func(rows pgx.Rows) error {
 			var d database
+			var name []byte
 			var open bool
-			fields := []any{&d.oid, &d.name, &d.wanted, &d.limit, &d.others, &open}
+			fields := []any{&d.oid, &name, &d.wanted, &d.limit, &d.others, &open}
 			_, err := pgx.ForEachRow(rows, fields, func() error {
+				d.raw, d.name = string(name), spool.Text(name)
 				exist[d.name] = true
 				if open {
 					found = append(found, d)
@@ -279,6 +298,7 @@ func (q *Queue) end() {
 // databaseLoop serves one database.
 type databaseLoop struct {
 	name   string
+	raw    string // the bytes of the name; see database
 	cancel context.CancelFunc
 	done   chan struct{}
 	soon   chan struct{}
@@ -296,7 +316,7 @@ func (k *databaseLoop) retrySoon() {
 
 func (q *Queue) startLoop(ctx context.Context, d database) *databaseLoop {
 	ctx, cancel := context.WithCancel(ctx)
-	k := &databaseLoop{name: d.name, cancel: cancel, done: make(chan struct{}), soon: make(chan struct{}, 1)}
+	k := &databaseLoop{name: d.name, raw: d.raw, cancel: cancel, done: make(chan struct{}), soon: make(chan struct{}, 1)}
 	go func() {
 		defer close(k.done)
 		defer cancel()
@@ -390,7 +410,7 @@ func (q *Queue) serve(ctx context.Context, k *databaseLoop) (served bool, err er
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
-	s, err := open(ctx, &q.cfg, k.name, lease)
+	s, err := open(ctx, &q.cfg, k, lease)
 	<-q.visits
 	if err != nil {
 		return false, err

@@ -37,3 +37,28 @@ func TestTextsNotInUTF8(t *testing.T) {
 		})
 	})
 }
+
+// TestNamesOfDatabasesNotInUTF8 checks that a database whose name is no UTF-8 is served, and does not keep the worker from
+// serving others.
+func TestNamesOfDatabasesNotInUTF8(t *testing.T) {
+	eachSite(t, pgtest.Options{InitDB: []string{"--encoding=SQL_ASCII"}}, func(t *testing.T, s *site) {
+		const strange = "caf\xe9"
+		admin := s.Connect(t, s.User, "postgres")
+		run(t, admin, "SET client_encoding = sql_ascii")
+		run(t, admin, "CREATE DATABASE \""+strange+"\"")
+		s.extend(t, strange)
+		s.launch(t)
+		for _, name := range []string{"postgres", strange} {
+			c := s.Connect(t, s.User, name)
+			if o := result(t, c, request(t, c, pid(admin))); o.State != "done" {
+				t.Errorf("a request in database %q: %+v", name, o)
+			}
+			if got := code(t, c, "SELECT pg_get_backtrace($1::int)", pid(admin)); got != "" {
+				t.Errorf("a waiting call in database %q: %s", name, got)
+			}
+			pgtest.Wait(t, "the journal is written", func() bool {
+				return value[bool](t, c, "SELECT EXISTS (SELECT FROM backtrace.request WHERE kind = 'waiting')")
+			})
+		}
+	})
+}

@@ -1,4 +1,4 @@
 package queue
 
 // DatabaseSQL lists the databases.
-const DatabaseSQL = databaseSQL
+var DatabaseSQL = databaseSQL

@@ -56,7 +56,7 @@ func TestLocksAreRead(t *testing.T) {
 		if p := plan(); strings.Count(p, "pg_lock_status") != 1 || !strings.Contains(p, "loops=1") {
 			t.Errorf("pg_locks is read more than once:\n%s", p)
 		}
-		locked := value[string](t, admin, strings.ReplaceAll("SELECT string_agg(datname, ' ') FROM ("+queue.DatabaseSQL+
+		locked := value[string](t, admin, strings.ReplaceAll("SELECT string_agg(convert_from(datname, 'UTF8'), ' ') FROM ("+queue.DatabaseSQL+
 			") d (oid, datname, wanted, lim, others) WHERE wanted", "$1::int[]", "'{}'::int[]"))
 		if locked != "two" {
 			t.Errorf("locked: %q", locked)

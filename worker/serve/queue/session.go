@@ -54,12 +54,12 @@ type session struct {
 }
 
 // open connects to a database and checks that it has a queue. If it has none, the error wraps errAbsent.
-func open(ctx context.Context, cfg *Config, database string, lease *lease) (*session, error) {
+func open(ctx context.Context, cfg *Config, k *databaseLoop, lease *lease) (*session, error) {
 	s := &session{
-		cfg: cfg, log: cfg.Log.With().Str("database", database).Logger(), database: database,
+		cfg: cfg, log: cfg.Log.With().Str("database", k.name).Logger(), database: k.name,
 		jobs: map[int64]*job{}, overRate: map[uint32]time.Time{}, lease: lease,
 	}
-	conn, err := cfg.Connect(ctx, database, func(*pgconn.PgConn, *pgconn.Notification) { s.notified = true })
+	conn, err := cfg.Connect(ctx, k.raw, func(*pgconn.PgConn, *pgconn.Notification) { s.notified = true })
 	if err != nil {
 		return nil, err
 	}

@@ -153,13 +153,19 @@ func (p *fields) targets(i int) []int {
 
 func (p *fields) text(i int) string { return p.unhex(i, p.f[i]) }
 
-// unhex decodes a name. Bytes that are not UTF-8 become \xNN, because a database may have another encoding or none.
+// unhex decodes a name.
 func (p *fields) unhex(i int, s string) string {
 	b, err := hex.DecodeString(s)
 	if err != nil || bytes.IndexByte(b, 0) >= 0 {
 		p.fail(i, "text in hex")
 		return ""
 	}
+	return Text(b)
+}
+
+// Text returns a text of a database as in Request. Bytes that are not UTF-8 become \xNN, because a database may have another
+// encoding or none.
+func Text(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)
 	}
