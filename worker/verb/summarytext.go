@@ -3,6 +3,7 @@ package verb
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -88,13 +90,21 @@ type summary struct {
 	lost    map[string]int // number of stacks that could not be taken, by reason
 }
 
-// begin makes a summary. The summary replaces an earlier summary of the same backend. The error is limits.ErrBusy if
-// there are too many summaries.
-func (s *summaries) begin(b *bounds, req spool.Request, step summaryStep) (*summary, error) {
+// begin makes a summary. The summary replaces an earlier summary of the same backend. If there are too many summaries, begin first
+// ends those whose backend has ended, according to the callback gone. The error is limits.ErrBusy if there are still too many.
+func (s *summaries) begin(b *bounds, req spool.Request, step summaryStep, gone func(backend int) bool) (*summary, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end(req.Backend, s.byBackend[req.Backend])
 	release, ok := b.summaries.Try(user(caller(req)), 1)
+	if !ok {
+		for backend, t := range s.byBackend {
+			if gone(backend) {
+				s.end(backend, t)
+			}
+		}
+		release, ok = b.summaries.Try(user(caller(req)), 1)
+	}
 	if !ok {
 		return nil, limits.ErrBusy
 	}
@@ -142,7 +152,7 @@ func (s *Service) answerSummaryText(ctx context.Context, c call) spool.Answer {
 	}
 	var t *summary
 	if step.sample == 1 {
-		t, err = s.summaries.begin(s.bounds, req, step)
+		t, err = s.summaries.begin(s.bounds, req, step, s.hasEnded)
 	} else if t = s.summaries.find(req, step); t == nil {
 		err = errSamplesLost
 	}
@@ -179,6 +189,16 @@ func (s *Service) answerSummaryText(ctx context.Context, c call) spool.Answer {
 		}
 		return nil
 	})
+}
+
+// hasEnded reports whether a backend has ended. It returns false if its process id has another process now.
+func (s *Service) hasEnded(backend int) bool {
+	c, err := s.cfg.Server()
+	if err != nil {
+		return false
+	}
+	stat, err := process.ReadStat(c.Local(backend))
+	return errors.Is(err, process.ErrGone) || err == nil && process.HasEnded(&stat)
 }
 
 // backendTypes returns the types of the server's processes, as in pg_stat_activity, by their process ids on this host.
