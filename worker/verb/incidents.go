@@ -111,11 +111,17 @@ func (s *Service) incidentText(_ context.Context, req spool.Request) ([][]string
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", incident.ErrUnreadable, err)
 	}
+	return [][]string{{""}, {string(portableJSON(text, req.Encoding))}}, nil
+}
+
+// portableJSON escapes the characters of a JSON text that the answer could not have in a database with this encoding. The
+// escapes of other answers are not JSON.
+func portableJSON(text []byte, encoding string) []byte {
 	text = render.VisibleJSON(text)
-	if req.Encoding != encodingUTF8 {
+	if encoding != encodingUTF8 {
 		text = asciiJSON(text)
 	}
-	return [][]string{{""}, {string(text)}}, nil
+	return text
 }
 
 // asciiJSON replaces the characters of a JSON text that are not ASCII by escapes.

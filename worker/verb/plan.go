@@ -95,7 +95,7 @@ func (s *Service) runningPlan(ctx context.Context, req spool.Request) (string, e
 	}
 	if req.Verb == verbPlanJSON {
 		text, err := json.Marshal(p)
-		return string(text), err
+		return string(portableJSON(text, req.Encoding)), err
 	}
 	const width = 1 << 10
 	return r.Text(p, width), nil
