@@ -262,4 +262,13 @@ func checkToFile(t *testing.T, s *site, boss *session, fails func(c *session, co
 	if files, _ := filepath.Glob(filepath.Join(filepath.Dir(files[0]), "..", "other.txt")); len(files) > 0 {
 		t.Error("a refused call wrote a file")
 	}
+	for i := range 750 { // a quarter of the 1000 places stays for superusers
+		if err := os.WriteFile(filepath.Join(filepath.Dir(files[0]), fmt.Sprint(i, ".txt")), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fails(writer, "53400", call(own, "full.txt"))
+	if got := boss.text(t, call(own, "full.txt")); got != "full.txt" {
+		t.Errorf("the path of a superuser's file is %q", got)
+	}
 }

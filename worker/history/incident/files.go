@@ -48,6 +48,8 @@ type Dir struct {
 	// the file system.
 	Keep          int
 	Size, MinFree int64
+	// Ordinary means that the caller of WriteText is no superuser. A part of the limits of text files stays for superusers.
+	Ordinary bool
 }
 
 // DirOf returns the path of the directory of a server's incidents below a state directory.

@@ -17,6 +17,7 @@ const (
 	maxTextFiles     = 1000      // number of files and their folders
 	maxTextFile      = 2 << 20   // bytes of one file
 	maxTextFileBytes = 100 << 20 // bytes of all files
+	ordinaryPart     = 75        // percent of the number and of the bytes that roles without superuser rights may use
 )
 
 var (
@@ -106,6 +107,10 @@ func failed(err error) error {
 // roomForText returns an error if a new text file of this size would exceed the limits of text files, or leave too little free
 // space.
 func (d *Dir) roomForText(size int64) error {
+	files, most := maxTextFiles, int64(maxTextFileBytes)
+	if d.Ordinary {
+		files, most = files*ordinaryPart/100, most*ordinaryPart/100
+	}
 	entries, all := 0, size
 	err := filepath.WalkDir(d.Path, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +125,7 @@ func (d *Dir) roomForText(size int64) error {
 		if info, err := e.Info(); err == nil && !e.IsDir() {
 			all += info.Size()
 		}
-		if entries++; entries >= maxTextFiles || all > maxTextFileBytes {
+		if entries++; entries >= files || all > most {
 			return ErrTooMany
 		}
 		return nil

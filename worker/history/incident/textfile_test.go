@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -74,6 +75,27 @@ func TestWriteText(t *testing.T) {
 	}
 	if err := d.WriteText("open.txt", nil); !errors.Is(err, incident.ErrDirectory) {
 		t.Error("a directory of others:", err)
+	}
+}
+
+// TestTextsLeaveRoomForSuperusers: a role that writes files without end leaves a part of their number to superusers.
+func TestTextsLeaveRoomForSuperusers(t *testing.T) {
+	t.Parallel()
+	d := incident.Dir{Path: filepath.Join(t.TempDir(), "incidents"), Ordinary: true}
+	if err := os.Mkdir(d.Path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 750 {
+		if err := os.WriteFile(filepath.Join(d.Path, strconv.Itoa(i)+".txt"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.WriteText("a.txt", nil); !errors.Is(err, incident.ErrTooMany) {
+		t.Error("a role:", err)
+	}
+	d.Ordinary = false
+	if err := d.WriteText("a.txt", nil); err != nil {
+		t.Error("a superuser:", err)
 	}
 }
 
