@@ -187,7 +187,9 @@ BEGIN
         END IF;
         look := waited + least(0.05 + waited / 4, 2);
     END LOOP;
-    RETURN string_to_array(pg_read_file(answer), E'\x1f');
+    -- The worker removes answers to make room for others, maybe this one since the loop has seen it.
+    RETURN coalesce(string_to_array(pg_read_file(answer, 0, (pg_stat_file(answer, true)).size, true), E'\x1f'),
+        ARRAY['ERROR', '53400', 'too many requests are waiting for the pg_stat_backtrace worker', '', 'Try again later.', '']);
 END
 $$;
 COMMENT ON FUNCTION backtrace.call(oid, text, int[], text[])

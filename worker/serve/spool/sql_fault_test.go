@@ -45,6 +45,7 @@ func TestSQLFaults(t *testing.T) {
 		t.Run("killed", s.testKilled)
 		t.Run("stopped", s.testStopped)
 		t.Run("unwritable", s.testUnwritable)
+		t.Run("answers removed", s.testAnswersRemoved)
 		t.Run("shutdown", s.testShutdown)
 		t.Run("restart", s.testRestart)
 		t.Run("extension made anew", s.testMadeAnew)
@@ -230,6 +231,61 @@ func (s *site) testUnwritable(t *testing.T) {
 	case s.Major >= 17 && !strings.HasPrefix(got, unwelcome),
 		s.Major < 17 && !strings.HasPrefix(got, `42501|could not open file "/proc/self/cwd/pg_stat_tmp/pg_stat_backtrace/`):
 		t.Error(got)
+	}
+	if err := f.end(syscall.SIGKILL); err == nil {
+		t.Error("not killed")
+	}
+	if err := os.RemoveAll(info.Dir); err != nil {
+		t.Error(err)
+	}
+}
+
+// testAnswersRemoved: the worker may remove an answer, to make room for others, after the call has seen it. This test moves each
+// answer away and back all the time. The call gets the answer or an error without a path.
+func (s *site) testAnswersRemoved(t *testing.T) {
+	f := s.work(t)
+	info, err := Find(s.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Suspend(t, f.Process)
+	c := s.Connect(t, "plain", "postgres")
+	run(t, c, "SET pg_stat_backtrace.timeout = 60000")
+	const text = "#0 moved"
+	for range 100 {
+		got := make(chan string, 1)
+		go func() {
+			answer, err := query(context.Background(), c, call100)
+			if err != nil {
+				answer = describe(err)
+			}
+			got <- answer
+		}()
+		var requests []string
+		wait(t, "the request", func() bool {
+			requests, _ = filepath.Glob(filepath.Join(info.Dir, "*"+reqSuffix))
+			return len(requests) > 0
+		})
+		answer := strings.TrimSuffix(requests[0], reqSuffix) + repSuffix
+		away := answer + ".away"
+		if err := os.WriteFile(away, []byte(strings.Repeat("\x1f", 5)+text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for done := false; !done; {
+			select {
+			case result := <-got:
+				done = true
+				if result != text && result != "53400|too many requests are waiting for the pg_stat_backtrace worker||Try again later." {
+					t.Error(result)
+				}
+			default:
+				_ = os.Rename(away, answer)
+				_ = os.Rename(answer, away)
+			}
+		}
+		if err := os.Remove(requests[0]); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := f.end(syscall.SIGKILL); err == nil {
 		t.Error("not killed")
