@@ -821,6 +821,27 @@ END
 $$;
 COMMENT ON FUNCTION backtrace.start_of(int) IS 'start time of the process with this PID; NULL when there is none';
 
+-- As start_of, but only for the postmaster and its children.  Roles see the result, and must not learn about other processes
+-- of the host.
+CREATE FUNCTION backtrace.member_start(pid int) RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own   text;     -- the postmaster
+    other text[];
+BEGIN
+    own := (string_to_array(split_part(encode(pg_read_binary_file('/proc/self/stat', 0, 1024, true), 'escape'),
+        ') ', -1), ' '))[2];
+    other := string_to_array(split_part(encode(pg_read_binary_file('/proc/' || pid || '/stat', 0, 1024, true), 'escape'),
+        ') ', -1), ' ');
+    RETURN CASE WHEN own IN (other[2], pid::text) THEN other[20]::bigint END;
+EXCEPTION WHEN system_error OR internal_error OR undefined_file OR insufficient_privilege THEN  -- the last: hidepid
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION backtrace.member_start(int) IS 'start time of this process of the server; NULL when there is none';
+
 -- Whether a worker runs.  A waiting call reports that too, so everyone may know.
 CREATE FUNCTION backtrace.served() RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
@@ -941,7 +962,7 @@ BEGIN
                     OVERRIDING SYSTEM VALUE
                     VALUES (coalesce(first + cardinality(ids), nextval('backtrace.request_id_seq')),
                         CASE WHEN log THEN 'log' ELSE 'get' END, enqueue.caller, pg_get_userbyid(enqueue.caller),
-                        pg_backend_pid(), target, backtrace.start_of(target), chosen)
+                        pg_backend_pid(), target, backtrace.member_start(target), chosen)
                     RETURNING q.id INTO new_id;
                 END IF;
                 ids := ids || new_id;

@@ -18,6 +18,11 @@ func (s *site) testRowSecurity(t *testing.T, admin *pgx.Conn, _ int) {
 	alice := s.Connect(t, "alice", "postgres")
 	o := result(t, alice, request(t, alice, pid(alice)))
 	id := value[int64](t, alice, "SELECT max(id) FROM backtrace.request")
+	_ = request(t, alice, 1)
+	if got := value[string](t, alice, `SELECT string_agg((pid = 1)::text || (started IS NULL)::text, ' ' ORDER BY id)
+		FROM backtrace.request WHERE id >= $1`, id); got != "falsefalse truetrue" {
+		t.Errorf("start times of a backend and of a process of the host: %q", got)
+	}
 	if o.State != "done" {
 		t.Fatalf("%+v", o)
 	}
@@ -145,7 +150,7 @@ func (s *site) testForged(t *testing.T, admin *pgx.Conn, _ int) {
 			"'{NULL}', '{NULL}', '{NULL}')",
 		"SELECT backtrace.prune('0', 0, 1000)",
 		"SELECT backtrace.log_entry(1, 'x')",
-		"SELECT backtrace.start_of(1)",
+		"SELECT backtrace.start_of(1)", "SELECT backtrace.member_start(1)",
 		"SELECT backtrace.may_ask(10, 'request')", "SELECT backtrace.guard()", "SELECT backtrace.first_id(1)",
 		"SELECT backtrace.refuse(10, 0, '{}')", "SELECT setval('backtrace.request_id_seq', 1)",
 	} {
