@@ -265,13 +265,13 @@ func (r *run) captureAsleep(ctx context.Context, opts snapshot.Options) *backtra
 	if err != nil {
 		return nil
 	}
+	r.taken() // before use, which may wait for files
 	b, err := r.use(snap, opts)
 	if err != nil || b.stale || b.brokenWalk || len(b.missing) > 0 || len(b.space.Generated.Unknown) > 0 ||
 		!b.trace.Threads[0].Whole || r.runsGo(&b) {
 		return nil
 	}
 	b.trace.Slept = true
-	r.taken()
 	return b.trace
 }
 

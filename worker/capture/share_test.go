@@ -3,12 +3,14 @@ package capture
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
@@ -131,6 +133,40 @@ func TestSharingEndsWithSnapshot(t *testing.T) {
 			t.Errorf("a caller from before the snapshot got capture %d", pid)
 		}
 	}
+}
+
+// TestSharingEndsWithSleepingSnapshot checks that a capture without a stop reports its snapshot before it unwinds and
+// names the stack, which may wait for files.
+func TestSharingEndsWithSleepingSnapshot(t *testing.T) {
+	child := exec.CommandContext(t.Context(), "sleep", "1000")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(child.Process.Kill(), child.Wait()) }()
+	stat, err := process.ReadStat(child.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := naming.ProcessKey{PID: stat.PID, StartTime: stat.StartTime}
+	pgtest.Wait(t, "a capture without a stop", func() bool {
+		c, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var unwound []bool // for each snapshot, whether its stack had been unwound
+		tr, err := c.capture(t.Context(), process.Target{PID: stat.PID, UID: -1}, Options{PreferNonStop: true},
+			func() { unwound = append(unwound, c.processes.Maps(key) != nil) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !tr.Slept || c.processes.Maps(key) == nil {
+			return false
+		}
+		if len(unwound) != 1 || unwound[0] {
+			t.Errorf("unwound before the snapshots were reported: %v", unwound)
+		}
+		return true
+	})
 }
 
 // sharingAlone checks that a capture ends when its last caller leaves, and that a panic gives an error.
