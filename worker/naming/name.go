@@ -133,7 +133,7 @@ func (sp *Space) namePerf(out *backtrace.Frame, addr uint64) {
 		sp.perfRead = true
 		p := &symbolize.Lazy[*symbol.PerfMap]{}
 		sp.perf, _ = p.Get(sp.Files, sp.cache.images.Sources.Warn,
-			func() *symbol.PerfMap { return sp.cache.perf.Read(sp.key.PID, sp.cache.images.Sources.Warn) })
+			func() *symbol.PerfMap { return sp.cache.perf.Read(sp.key, sp.cache.images.Sources.Warn) })
 	}
 	if sp.perf == nil {
 		return

@@ -7,6 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/symbol"
@@ -17,6 +20,8 @@ const (
 	// maxPerfMap bounds the size of a perf map, in bytes. maxPerfMaps bounds the number of cached maps.
 	maxPerfMap  = 16 << 20
 	maxPerfMaps = 8
+	// perfMapSlack is how much earlier than its process a map may seem to be written: clocks of file systems are coarse.
+	perfMapSlack = 2 * time.Second
 )
 
 // PerfMaps caches the perf maps of processes as long as their files do not change.
@@ -32,17 +37,18 @@ type perfMap struct {
 	table *symbol.PerfMap
 }
 
-// Read returns the perf map of a process, or nil if the process has none. If the map cannot be used, Read returns nil
-// and calls warn with the reason.
-func (p *PerfMaps) Read(pid int, warn func(...error)) *symbol.PerfMap {
-	table, err := p.read(pid)
+// Read returns the perf map of a process, or nil if the process has none or has not written the file. If the map cannot
+// be used, Read returns nil and calls warn with the reason.
+func (p *PerfMaps) Read(key ProcessKey, warn func(...error)) *symbol.PerfMap {
+	table, err := p.read(key)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, process.ErrGone) {
-		warn(fmt.Errorf("perf map of process %d: %w", pid, err))
+		warn(fmt.Errorf("perf map of process %d: %w", key.PID, err))
 	}
 	return table
 }
 
-func (p *PerfMaps) read(pid int) (*symbol.PerfMap, error) {
+func (p *PerfMaps) read(key ProcessKey) (*symbol.PerfMap, error) {
+	pid := key.PID
 	f, id, err := openPerfMap(pid)
 	if err != nil {
 		return nil, err
@@ -51,6 +57,13 @@ func (p *PerfMaps) read(pid int) (*symbol.PerfMap, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
+	}
+	started, err := wallTime(key.StartTime)
+	if err != nil {
+		return nil, err
+	}
+	if info.ModTime().Before(started.Add(-perfMapSlack)) {
+		return nil, fs.ErrNotExist // an earlier process with this id has left the file
 	}
 	if info.Size() > maxPerfMap {
 		return nil, fmt.Errorf("%s has more than %d bytes", f.Name(), maxPerfMap)
@@ -73,6 +86,16 @@ func (p *PerfMaps) read(pid int) (*symbol.PerfMap, error) {
 	}
 	p.byPID[pid] = perfMap{file: id, size: info.Size(), table: table}
 	return table, nil
+}
+
+// wallTime converts a start time of proc(5), in clock ticks since boot, to a time of the wall clock.
+func wallTime(ticks uint64) (time.Time, error) {
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on all supported architectures
+	var boot unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
+		return time.Time{}, fmt.Errorf("reading CLOCK_BOOTTIME: %w", err)
+	}
+	return time.Now().Add(time.Duration(ticks)*tick - time.Duration(boot.Nano())), nil
 }
 
 // openPerfMap opens the map that a process writes to /tmp below its own root directory. All users may create files

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -59,10 +61,40 @@ func TestHostilePerfMap(t *testing.T) {
 		}
 		var maps PerfMaps
 		var warned error
-		table := maps.Read(cmd.Process.Pid, func(errs ...error) { warned = errors.Join(errs...) })
+		table := maps.Read(ProcessKey{PID: cmd.Process.Pid}, func(errs ...error) { warned = errors.Join(errs...) })
 		if (table != nil) != (target == own) || !errors.Is(warned, want) {
 			t.Errorf("%q: %v, %v", target, table, warned)
 		}
 		_ = os.Remove(file)
+	}
+}
+
+// TestPerfMapOfEarlierProcess checks that a map is ignored if it was written before its process started. A process with
+// the same id has left it.
+func TestPerfMapOfEarlierProcess(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(cmd.Process.Kill(), cmd.Wait()) }()
+	stat, err := process.ReadStat(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := fmt.Sprintf("/tmp/perf-%d.map", stat.PID)
+	defer func() { _ = os.Remove(file) }()
+	if err := os.WriteFile(file, []byte("1000 10 function\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	var maps PerfMaps
+	for _, age := range []time.Duration{0, time.Hour, 0, time.Hour} { // with and without a cached table
+		if err := os.Chtimes(file, now, now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+		table := maps.Read(ProcessKey{PID: stat.PID, StartTime: stat.StartTime}, func(errs ...error) { t.Error(errs) })
+		if (table != nil) != (age == 0) {
+			t.Errorf("written %v before now: %v", age, table)
+		}
 	}
 }
