@@ -19,6 +19,7 @@ type PerfMap struct {
 
 type perfFunction struct {
 	start, end uint64
+	before     uint64 // highest end of the functions that begin earlier
 	name       string
 }
 
@@ -42,6 +43,9 @@ func ParsePerfMap(text string) *PerfMap {
 	slices.Reverse(all)
 	slices.SortStableFunc(all, func(a, b perfFunction) int { return cmp.Compare(a.start, b.start) })
 	all = slices.CompactFunc(all, func(a, b perfFunction) bool { return a.start == b.start }) // keeps the later line
+	for i := 1; i < len(all); i++ {
+		all[i].before = max(all[i-1].before, all[i-1].end)
+	}
 	return &PerfMap{functions: all}
 }
 
@@ -49,7 +53,7 @@ func ParsePerfMap(text string) *PerfMap {
 // address, Find returns none: the program has freed one of them, and the map does not say which.
 func (m *PerfMap) Find(addr uint64) (name string, start uint64, ok bool) {
 	i := sort.Search(len(m.functions), func(i int) bool { return m.functions[i].start > addr }) - 1
-	if i < 0 || addr >= m.functions[i].end || i > 0 && addr < m.functions[i-1].end {
+	if i < 0 || addr >= m.functions[i].end || addr < m.functions[i].before {
 		return "", 0, false
 	}
 	return m.functions[i].name, m.functions[i].start, true

@@ -8,10 +8,11 @@ import (
 
 func TestPerfMap(t *testing.T) {
 	m := symbol.ParsePerfMap("1000 100 old\nnonsense\n2000 0 empty\nffffffffffffffff 10 wraps\n1000 80 new name\n" +
-		"0x3000 0x10 prefixed\n4000 100 first\n4080 100 second\n5000 10 half writ")
+		"0x3000 0x10 prefixed\n4000 100 first\n4080 100 second\n" +
+		"6000 1000 long\n6100 10 short\n6200 10 other\n5000 10 half writ")
 	for addr, want := range map[uint64]string{
 		0x1000: "new name", 0x107f: "new name", 0x1080: "", 0xfff: "", 0x2000: "", 0x3008: "prefixed",
-		0x4010: "first", 0x4090: "", 0x4110: "second", 0x5000: "", 0xffff_ffff_ffff_ffff: "",
+		0x4010: "first", 0x4090: "", 0x4110: "second", 0x6050: "long", 0x6105: "", 0x6205: "", 0x6300: "", 0x5000: "", 0xffff_ffff_ffff_ffff: "",
 	} {
 		if name, start, ok := m.Find(addr); name != want || ok != (want != "") || ok && start > addr {
 			t.Errorf("%#x: %q at %#x, %v; want %q", addr, name, start, ok, want)
