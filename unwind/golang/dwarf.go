@@ -22,13 +22,13 @@ func LayoutFrom(m *elfimage.Image) (Layout, error) {
 		}
 		if e.Tag != dwarf.TagStructType {
 			if e.Tag != dwarf.TagCompileUnit {
-				r.SkipChildren()
+				skipChildren(r, e)
 			}
 			continue
 		}
 		name, _ := e.Val(dwarf.AttrName).(string)
 		if name != "runtime.g" && name != "runtime.m" && name != "runtime.gobuf" || !e.Children {
-			r.SkipChildren()
+			skipChildren(r, e)
 			continue
 		}
 		left--
@@ -38,13 +38,32 @@ func LayoutFrom(m *elfimage.Image) (Layout, error) {
 				break
 			}
 			field, _ := f.Val(dwarf.AttrName).(string)
-			if off, ok := f.Val(dwarf.AttrDataMemberLoc).(int64); ok && off < 1<<12 {
+			if off, ok := f.Val(dwarf.AttrDataMemberLoc).(int64); ok && off >= 0 && off < 1<<12 {
 				fields[name[len("runtime."):]+"."+field] = int(off)
 			}
-			r.SkipChildren()
+			skipChildren(r, f)
 		}
 	}
 	return layoutOf(fields)
+}
+
+// skipChildren skips the children of the entry e, which r has read last. The method SkipChildren of debug/dwarf is
+// recursive: a hostile file can nest entries until the stack has no more room, which ends the program.
+func skipChildren(r *dwarf.Reader, e *dwarf.Entry) {
+	if !e.Children {
+		return
+	}
+	for depth := 1; depth > 0; {
+		child, err := r.Next()
+		switch {
+		case err != nil || child == nil:
+			return // the next call of r.Next returns the same
+		case child.Tag == 0:
+			depth--
+		case child.Children:
+			depth++
+		}
+	}
 }
 
 // layoutOf makes a Layout of the fields' offsets. The error is ErrRuntimeVersion if a field is missing or has an
