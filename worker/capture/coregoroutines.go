@@ -37,7 +37,8 @@ func (r *reader) goroutines(t *backtrace.Trace, sp *naming.Space, mem *corefile.
 	}
 	threads := make(map[int]naming.GoThread, len(r.core.Threads))
 	for i := range r.core.Threads {
-		threads[r.core.Threads[i].TID] = naming.GoThread{Registers: r.core.Threads[i].Registers}
+		th := &r.core.Threads[i]
+		threads[th.TID] = naming.GoThread{TID: th.TID, Registers: th.Registers}
 	}
 	w := naming.GoWalk{
 		Arch: r.core.Arch, Space: sp, Modules: space{Space: sp, mem: mem}, Blocks: blocks, Threads: threads,

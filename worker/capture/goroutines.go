@@ -101,16 +101,26 @@ func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Opti
 	return t, w.All(t, programs, &p), nil
 }
 
-// goThreads returns the threads of a snapshot that have registers.
+// goThreads returns the threads of a snapshot that have registers, by the ids that the program itself sees.
 func (c *Capturer) goThreads(snap *snapshot.Snapshot) map[int]naming.GoThread {
 	out := make(map[int]naming.GoThread, len(snap.Threads))
+	status, err := process.ReadStatus(snap.PID)
+	nested := err == nil && len(status.NSPID) > 1
 	for i := range snap.Threads {
 		th := &snap.Threads[i]
 		if th.Registers == nil {
 			continue
 		}
+		id := th.TID
+		if nested {
+			status, err := process.ReadTaskStatus(snap.PID, th.TID)
+			if err != nil || len(status.NSPID) == 0 {
+				continue // the thread has ended
+			}
+			id = status.NSPID[len(status.NSPID)-1]
+		}
 		if regs, err := c.arch.DecodePRStatus(th.Registers); err == nil {
-			out[th.TID] = naming.GoThread{Name: th.Name, State: th.State, Registers: regs}
+			out[id] = naming.GoThread{TID: th.TID, Name: th.Name, State: th.State, Registers: regs}
 		}
 	}
 	return out

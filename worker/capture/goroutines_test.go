@@ -170,6 +170,38 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
+// TestGoroutinesInPIDNamespace checks that the threads of running goroutines are found if the program runs in another
+// PID namespace. Go's runtime has the threads' ids of that namespace.
+func TestGoroutinesInPIDNamespace(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a PID namespace")
+	}
+	cmd := exec.Command(buildGoProgram(t, "goroutines", "0"), "spin")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	startReading(t, cmd)
+	pid := cmd.Process.Pid
+	c := patient(t, capture.Config{})
+	pgtest.Wait(t, "a running goroutine", func() bool {
+		tr, err := c.Goroutines(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{Deadline: pgtest.Patience})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running := false
+		for i := range tr.Goroutines {
+			g := &tr.Goroutines[i]
+			if g.TID == 0 {
+				continue
+			}
+			running = running || g.Status == "running"
+			if _, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", pid, g.TID)); err != nil || g.Name == "" || len(g.Frames) == 0 {
+				t.Errorf("goroutine %d [%s] on thread %d %q: %q, %s", g.ID, g.Status, g.TID, g.Name, goNames(&g.Thread), g.Stop)
+			}
+		}
+		return running
+	})
+}
+
 // TestBusyGoroutines captures the goroutines of a busy program at random times. Every stack must end with the
 // function to which a goroutine returns. Exceptions are goroutines whose thread is switching stacks, and goroutines
 // that got another stack between the lookup and the copy. The shares are printed.

@@ -93,7 +93,7 @@ type GoWalk struct {
 	MaxFrames int
 	Blocks    []snapshot.Stack // the copies of the plan's blocks
 	Copies    *GoCopies
-	Threads   map[int]GoThread
+	Threads   map[int]GoThread // by id in the PID namespace of the program, which Go's runtime has
 	// Keep, if not nil, reports whether the result keeps the goroutine with this stack. All only counts the others.
 	Keep func(*backtrace.Thread) bool
 
@@ -102,6 +102,7 @@ type GoWalk struct {
 
 // GoThread is a thread with known registers.
 type GoThread struct {
+	TID       int // as this program sees it
 	Name      string
 	State     byte
 	Registers arch.Registers
@@ -190,7 +191,7 @@ func (w *GoWalk) stack(out *backtrace.Goroutine, g *golang.Goroutine, mem *memor
 	var frames []unwind.Frame
 	stop := unwind.Stop{Reason: unwind.NoRegisters}
 	if th, ok := w.Threads[out.TID]; ok && out.TID != 0 {
-		out.Name, out.State = th.Name, th.State
+		out.TID, out.Name, out.State = th.TID, th.Name, th.State
 		frames, stop = u.Unwind(nil, th.Registers, mem, w.Modules)
 	}
 	byThread := stop.Whole() && w.on(frames, g)
