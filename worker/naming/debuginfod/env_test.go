@@ -51,6 +51,21 @@ func TestFromEnv(t *testing.T) {
 	}
 }
 
+// TestMalformedURLs checks that malformed URLs are refused, and that the error does not contain a password.
+func TestMalformedURLs(t *testing.T) {
+	for _, s := range []string{
+		"https://me:50%off@a/", "https://me:50off/x@a/", "me:50off@a", "https://me:50off@", "ftp://me:50off@a/",
+		"https://me:50off@a/?x", "https://a:b/", "a", "https:///x",
+	} {
+		if _, err := newServers([]string{"https://b", s}); err == nil || strings.Contains(err.Error(), "50") {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+	if _, err := newServers([]string{"https://me:secret@a/", "https://a/x@y"}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCacheDirs(t *testing.T) {
 	me, err := user.Current()
 	if err != nil {

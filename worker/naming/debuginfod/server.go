@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 )
@@ -36,9 +37,12 @@ type server struct {
 // newServers parses the URLs.
 func newServers(urls []string) ([]*server, error) {
 	servers := make([]*server, 0, len(urls))
-	for _, s := range urls {
+	for i, s := range urls {
 		u, err := url.Parse(s)
 		switch {
+		case strings.Contains(s, "@") && (err != nil || u.Host == ""):
+			// The error of url.Parse, and u.Redacted, would quote the password.
+			return nil, fmt.Errorf("debuginfod server: URL %d, which has a user name, is malformed", i+1)
 		case err != nil:
 			return nil, fmt.Errorf("debuginfod server: %w", err)
 		case u.Scheme != plain && u.Scheme != secure || u.Host == "":
