@@ -236,8 +236,8 @@ func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 }
 
 // stepNoCode handles an address without code. In an exact frame this is a call through a bad pointer. On architectures
-// where calls push the return address, it is on top of the stack, because no instruction has run since the call. In any
-// other frame the stack is corrupt.
+// where calls push the return address, it is on top of the stack, because no instruction has run since the call. The
+// kernel calls a signal handler with the address of a trampoline in its place. In any other frame the stack is corrupt.
 func (w *walk) stepNoCode(frame *Frame) (Frame, Stop) {
 	lost := Stop{Reason: NoCode, Address: frame.PC}
 	if !frame.Exact {
@@ -261,8 +261,8 @@ func (w *walk) stepNoCode(frame *Frame) (Frame, Stop) {
 	if !ok || ra == 0 {
 		return Frame{}, lost
 	}
-	if _, ok := w.find(ra - 1); !ok {
-		return Frame{}, lost
+	if w.calls(ra, 0) == refuted && !w.trampolineAt(ra) {
+		return Frame{}, lost // the address is not the target of a call, but of a return to a damaged return address
 	}
 	caller.Set(w.arch.PC, ra)
 	newSP, _ := caller.Get(w.arch.SP)

@@ -22,20 +22,44 @@ func (w *walk) stepTrampoline(frame *Frame) (Frame, Stop, bool) {
 
 // stepTrampolineAt is like stepTrampoline, but only for a trampoline that begins at start.
 func (w *walk) stepTrampolineAt(frame *Frame, start uint64) (Frame, Stop, bool) {
+	t := w.trampolineCode(start, frame.PC-start)
+	if t == nil {
+		return Frame{}, Stop{}, false
+	}
+	next, stop := w.interrupted(frame, t)
+	return next, stop, true
+}
+
+// trampolineCode returns the trampoline whose instructions begin at start and are longer than offset; nil if there is
+// none.
+func (w *walk) trampolineCode(start, offset uint64) *arch.Trampoline {
 	code, ok := w.modules.(Code)
 	if !ok {
-		return Frame{}, Stop{}, false
+		return nil
 	}
 	for i := range w.arch.Trampolines {
 		t := &w.arch.Trampolines[i]
 		var buf [maxTrampoline]byte
 		p := buf[:min(len(t.Code), maxTrampoline)]
-		if frame.PC-start < uint64(len(p)) && code.Code(start, p) && bytes.Equal(p, t.Code) {
-			next, stop := w.interrupted(frame, t)
-			return next, stop, true
+		if offset < uint64(len(p)) && code.Code(start, p) && bytes.Equal(p, t.Code) {
+			return t
 		}
 	}
-	return Frame{}, Stop{}, false
+	return nil
+}
+
+// trampolineAt reports whether a signal trampoline begins at an address, by its instructions or by call frame
+// information.
+func (w *walk) trampolineAt(addr uint64) bool {
+	if w.trampolineCode(addr, 0) != nil {
+		return true
+	}
+	module, ok := w.find(addr - 1) // call frame information of a trampoline begins a byte before it
+	if !ok || module.CFI == nil {
+		return false
+	}
+	fde, err := module.CFI.Find(addr - 1 - module.Bias)
+	return err == nil && fde.Signal
 }
 
 // interrupted finds the function that the signal interrupted, which counts as the trampoline's caller. Its registers

@@ -1,6 +1,8 @@
 package unwind_test
 
 import (
+	"bytes"
+	"errors"
 	"slices"
 	"testing"
 
@@ -67,6 +69,56 @@ func TestTrampoline(t *testing.T) {
 					t.Errorf("%s at %d, a call returns there: %t: %+v", tt.arch.Name, offset, resumes, frames)
 				}
 			}
+		}
+	}
+}
+
+// readable is code that the walk can also read by image, to find calls.
+type readable struct{ trampoline }
+
+func (m readable) Find(addr uint64) (unwind.Module, bool) {
+	found, ok := m.trampoline.Find(addr)
+	found.Code = imageCode(m)
+	return found, ok
+}
+
+type imageCode readable
+
+func (m imageCode) Code(addr, n uint64) ([]byte, error) {
+	p := make([]byte, n)
+	if !m.trampoline.Code(addr, p) {
+		return nil, errors.New("no code")
+	}
+	return p, nil
+}
+
+// TestBadPointer checks that a call through a bad pointer has a caller only if the word on top of the stack is a
+// return address: one behind a call, or a signal trampoline. Otherwise a function has returned to a bad address.
+func TestBadPointer(t *testing.T) {
+	t.Parallel()
+	const function, afterCall, handlerReturn, interrupted, bad = code + 0x10, code + 0x22, code + 0x40, code + 0x50, 1
+	text := bytes.Repeat([]byte{0x90}, 0x100) // nop
+	copy(text[0x20:], []byte{0xff, 0xd0})     // call *%rax
+	form := &arch.AMD64.Trampolines[0]
+	copy(text[0x40:], form.Code)
+	modules := readable{trampoline{fakeModules{lo: code, hi: code + uint64(len(text))}, code, text}}
+	for word, want := range map[uint64][]uint64{
+		function: {bad}, afterCall: {bad, afterCall}, handlerReturn: {bad, handlerReturn, interrupted},
+	} {
+		stack := fakeMemory{stackBase, make([]uint64, 64)}
+		for reg, addr := range arch.AMD64.InterruptedRegisters(form, stackBase+8) {
+			switch reg {
+			case arch.AMD64.PC:
+				stack.words[(addr-stackBase)/8] = interrupted
+			case arch.AMD64.SP:
+				stack.words[(addr-stackBase)/8] = stackBase + 63*8
+			}
+		}
+		stack.words[0] = word
+		u := unwind.Unwinder{Arch: arch.AMD64}
+		frames, stop := u.Unwind(nil, registers(bad, stackBase, 0), stack, modules)
+		if got := pcs(frames); !slices.Equal(got, want) || (len(want) == 1) != (stop.Reason == unwind.NoCode) {
+			t.Errorf("%#x: %#x, %s", word, got, stop)
 		}
 	}
 }
