@@ -42,6 +42,8 @@ func NewRuntime(p *Program, read Read) (*Runtime, error) {
 // runtime.allgptr, contains the slice's pointer, too. The garbage collector may have a copy of the slice, which is not
 // longer than the slice and has no spare capacity. So find takes the longest slice with the largest capacity.
 func (p *Program) find(read Read) uint64 {
+	const most = 256 // slices to examine; programs have a few that begin like the list
+	examined := 0
 	var best, length, room uint64
 	for _, s := range p.Writable {
 		for off := 0; off+ListSize <= len(s.Data); off += 8 {
@@ -50,7 +52,13 @@ func (p *Program) find(read Read) uint64 {
 			if addr == 0 || addr%8 != 0 || n == 0 || n > c || c > maxGoroutines {
 				continue
 			}
-			if n < length || n == length && c <= room || !p.goroutines(head, read) || p.count(addr) < 2 {
+			if n < length || n == length && c <= room || !p.begins(addr, read) {
+				continue
+			}
+			if examined++; examined > most {
+				return best
+			}
+			if !p.goroutines(head, read) || p.count(addr) < 2 {
 				continue
 			}
 			best, length, room = s.Addr+uint64(off), n, c
@@ -71,16 +79,19 @@ func (p *Program) count(value uint64) (n int) {
 	return n
 }
 
+// begins reports whether the first element of an array is a goroutine.
+func (p *Program) begins(array uint64, read Read) bool {
+	var first [8]byte
+	if !read(array, first[:]) {
+		return false
+	}
+	is, _ := p.isGoroutine(p.Order.Uint64(first[:]), read)
+	return is
+}
+
 // goroutines reports whether the elements of a slice are goroutines, of which at least one exists. head has the slice's
 // pointer, length and capacity.
 func (p *Program) goroutines(head []byte, read Read) bool {
-	var first [8]byte
-	if !read(p.Order.Uint64(head), first[:]) {
-		return false
-	}
-	if ok, _ := p.isGoroutine(p.Order.Uint64(first[:]), read); !ok {
-		return false
-	}
 	all, err := elements(p.Order, head, read)
 	if err != nil {
 		return false

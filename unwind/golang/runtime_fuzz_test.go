@@ -3,6 +3,7 @@ package golang
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"testing"
 )
 
@@ -79,6 +80,33 @@ func TestFind(t *testing.T) {
 		if g, err := r.Decode(all[1], b); err != nil || g.Status.Exists() {
 			t.Errorf("%+v, %v", g, err)
 		}
+	}
+}
+
+// TestFindBounded checks that a program with many slices that look like the list is not examined without end.
+func TestFindBounded(t *testing.T) {
+	const slices, arrays = 10000, 1 << 20
+	l := runtimeLayouts[newest]
+	m := sample(&l)
+	first := binary.LittleEndian.Uint64(m[64:])
+	var heads []byte
+	for i := range uint64(slices) {
+		for _, word := range []uint64{arrays + 8*i, 1, 1} {
+			heads = binary.LittleEndian.AppendUint64(heads, word)
+		}
+	}
+	reads := 0
+	read := func(addr uint64, p []byte) bool {
+		reads++
+		if addr >= arrays && addr < arrays+8*slices && len(p) == 8 {
+			binary.LittleEndian.PutUint64(p, first)
+			return true
+		}
+		return m.read(addr, p)
+	}
+	p := Program{Order: binary.LittleEndian, Layout: l, Writable: []Segment{{Addr: 1 << 30, Data: heads}}}
+	if _, err := NewRuntime(&p, read); !errors.Is(err, ErrNotFound) || reads > slices {
+		t.Errorf("%d reads, %v", reads, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
@@ -81,16 +82,25 @@ func newProgram(sp *Space, f symbolize.Placed) (GoProgram, error) {
 			}
 		}
 	}
-	for _, s := range img.Segments() {
-		if PermsOf(s.Flags)&process.Write == 0 || s.Memsz > maxVariables {
-			continue
-		}
-		data := make([]byte, s.Memsz)
-		n, _ := sp.Reader()(s.Vaddr+f.Bias, data)
-		p.Writable = append(p.Writable, golang.Segment{Addr: s.Vaddr + f.Bias, Data: data[:n]})
-	}
+	p.Writable = variables(img, f.Bias, sp.Reader())
 	out.runtime, err = golang.NewRuntime(&p, read)
 	return out, err
+}
+
+// variables reads the writable segments of an image, as far as they have at most maxVariables bytes together.
+func variables(img *elfimage.Image, bias uint64, read symbolize.MemoryReader) []golang.Segment {
+	var out []golang.Segment
+	left := uint64(maxVariables)
+	for _, s := range img.Segments() {
+		if PermsOf(s.Flags)&process.Write == 0 || s.Memsz > left {
+			continue
+		}
+		left -= s.Memsz
+		data := make([]byte, s.Memsz)
+		n, _ := read(s.Vaddr+bias, data)
+		out = append(out, golang.Segment{Addr: s.Vaddr + bias, Data: data[:n]})
+	}
+	return out
 }
 
 // PermsOf returns the permissions of a segment.
