@@ -38,9 +38,9 @@ func (m *Module) calls(addr uint64, late *Deadline) (calls []dwarf.Frame, final 
 	if calls, final = m.Lines.at(addr, late); len(calls) > 0 {
 		return calls, final
 	}
-	t, _ := m.GoTable(late)
+	t, read := m.GoTable(late)
 	if t == nil {
-		return nil, final
+		return nil, final && read
 	}
 	frames, _ := t.Frames(addr) // with an error, Frames returns the calls before it
 	calls = make([]dwarf.Frame, len(frames))
