@@ -43,8 +43,8 @@ func withoutStatements(levels []Level) []Level {
 }
 
 // WithoutNames returns a copy for readers that must see no text, and no name of a user's object. It removes the query,
-// the session, the goroutines, the names of threads, and the levels. The functions of the server's program, and the
-// wait event, remain.
+// the session, the goroutines, the names of threads, the levels, and the names of code compiled at run time, which can
+// be those of the user's functions. The functions in images, and the wait event, remain.
 func (t *Trace) WithoutNames() *Trace {
 	out := *t
 	out.Query, out.QueryCut, out.QueryFrame, out.Session = "", false, 0, nil
@@ -54,7 +54,11 @@ func (t *Trace) WithoutNames() *Trace {
 		th := &out.Threads[i]
 		th.Name, th.Frames = "", slices.Clone(th.Frames)
 		for j := range th.Frames {
-			th.Frames[j].Levels = nil
+			f := &th.Frames[j]
+			f.Levels = nil
+			if f.Function != "" && f.BuildID == "" && f.ModuleOffset == 0 { // not in an image
+				f.Function, f.Offset, f.File, f.Line, f.Note = "", f.Address, "", 0, ""
+			}
 		}
 	}
 	return &out

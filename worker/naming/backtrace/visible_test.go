@@ -54,12 +54,13 @@ func TestWithoutNames(t *testing.T) {
 		Session:    &backtrace.Session{Title: secret, Type: secret, Database: secret, User: secret, State: secret, Mode: secret, Holder: secret},
 		Goroutines: []backtrace.Goroutine{{Creator: secret}}, Go: secret,
 		Threads: []backtrace.Thread{{TID: 7, Name: secret, Frames: []backtrace.Frame{
-			{Function: "WaitOnLock", Levels: []backtrace.Level{
+			{Function: secret, Module: "[anon]", Address: 0x7001, Offset: 1, Note: secret, File: secret, Line: 1},
+			{Function: "WaitOnLock", ModuleOffset: 1, Levels: []backtrace.Level{
 				{Kind: backtrace.PLpgSQL, Text: secret, Function: secret},
 				{Kind: backtrace.SPI, Text: secret, Query: secret},
 				{Kind: backtrace.Tuple, Text: secret, Relation: secret},
 			}},
-			{Function: "PostgresMain"},
+			{Function: "PostgresMain", BuildID: "01", ModuleOffset: 2},
 		}}},
 	}
 	before := fmt.Sprintf("%+v", full.Threads)
