@@ -183,6 +183,20 @@ func TestMovesSP(t *testing.T) {
 		code []byte
 		want bool
 	}{
+		{AMD64, []byte{0x48, 0x29, 0xc4}, true},                   // sub %rax, %rsp
+		{AMD64, []byte{0x4c, 0x01, 0xc4}, true},                   // add %r8, %rsp
+		{AMD64, []byte{0x48, 0x21, 0xc4}, true},                   // and %rax, %rsp
+		{AMD64, []byte{0x48, 0x2b, 0x67, 0x08}, true},             // sub 8(%rdi), %rsp
+		{AMD64, []byte{0x49, 0x03, 0x24, 0x24}, true},             // add (%r12), %rsp
+		{AMD64, []byte{0x48, 0x23, 0x27}, true},                   // and (%rdi), %rsp
+		{AMD64, []byte{0x48, 0x94}, true},                         // xchg %rax, %rsp
+		{AMD64, []byte{0x49, 0x87, 0xe3}, true},                   // xchg %rsp, %r11
+		{AMD64, []byte{0x4c, 0x87, 0xdc}, true},                   // xchg %r11, %rsp
+		{AMD64, []byte{0x8f, 0x00}, true},                         // pop (%rax)
+		{AMD64, []byte{0x49, 0x29, 0xc4}, false},                  // sub %rax, %r12
+		{AMD64, []byte{0x4c, 0x2b, 0x67, 0x08}, false},            // sub 8(%rdi), %r12
+		{AMD64, []byte{0x49, 0x3b, 0x66, 0x10}, false},            // cmp 16(%r14), %rsp
+		{AMD64, []byte{0x0f, 0x94, 0xc0}, false},                  // sete %al
 		{S390X, []byte{0xa7, 0xfb, 0xff, 0x60}, true},             // aghi %r15, -160
 		{S390X, []byte{0xa7, 0xf4, 0x00, 0x11}, false},            // j: mask 15, no register
 		{S390X, []byte{0xe3, 0xf0, 0xff, 0x60, 0xff, 0x71}, true}, // lay %r15, -160(%r15)
