@@ -45,7 +45,12 @@ type processRead struct {
 // a read of the process in progress. If that read blocks for ReadTimeout, or takes longer than busyTimeout, Begin returns
 // false.
 func (p *processReads) Begin(pid int) bool {
-	return p.begin(pid) != nil
+	turn := p.begin(pid)
+	if turn == nil {
+		return false
+	}
+	turn.thread.isCaller() // otherwise other callers would wait for busyTimeout when the read blocks
+	return true
 }
 
 // begin does the work of Begin. It returns the read that the caller may make, or nil.

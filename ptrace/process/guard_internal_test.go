@@ -141,3 +141,34 @@ func TestBusyIsNotBlocked(t *testing.T) {
 	}
 	Guard.End(pid)
 }
+
+// TestBlockedCallerIsNotWaitedFor checks that Begin does not wait for a caller of Begin whose read sleeps in a system call,
+// as long as for one that needs a processor.
+func TestBlockedCallerIsNotWaitedFor(t *testing.T) {
+	const pid = -5
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pipe[0])
+	begun, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		if !Guard.Begin(pid) {
+			t.Error("the first read did not begin")
+		}
+		close(begun)
+		_, _ = unix.Read(pipe[0], make([]byte, 1))
+		Guard.End(pid)
+	}()
+	<-begun
+	began := time.Now()
+	if Guard.Begin(pid) {
+		t.Error("a second read began beside one that sleeps")
+	}
+	if waited := time.Since(began); waited >= busyTimeout {
+		t.Errorf("waited %v", waited)
+	}
+	unix.Close(pipe[1]) // ends the read
+	<-ended
+}
