@@ -25,7 +25,9 @@
 // PTRACE_DETACH), and some clock reads. They run in functions that do not allocate, do not check their stack, and
 // have all signals blocked. From the stop on, or if the target has not stopped after a third of a millisecond, the Go
 // scheduler treats all of this as one system call. The thread then needs none of the scheduler's processors. So a stopped
-// target never waits until its capture gets a turn among the goroutines. The scheduler and the garbage collector cannot
+// target does not wait until its capture gets a turn among the goroutines, also when it stops only after the deadline. There
+// are two exceptions: a thread that stops after its capture has left it out, and a target that stops more than a tenth of a
+// second after the deadline. The scheduler and the garbage collector cannot
 // interrupt. The memory for the copy is allocated and touched in advance. Maps and all other files in /proc are read
 // before the interruption, or were read for an earlier capture (Options.MapsSnapshot).
 //

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -206,6 +208,81 @@ func TestUninterruptible(t *testing.T) {
 		checkSnapshot(t, s)
 		checkUnharmed(t, c.pid)
 	})
+}
+
+// TestReleaseNeedsNoProcessor checks that a target which stops only after the deadline of its capture is detached even if
+// other goroutines use all processors of the Go scheduler.
+func TestReleaseNeedsNoProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const attempts = 10 // a thread of an attempt may wait for a processor of a busy machine for too long
+	for range attempts {
+		if lateStop(t) {
+			return
+		}
+	}
+	t.Errorf("in %d attempts, the target stayed stopped until its capture got a processor", attempts)
+}
+
+// lateStop captures a process that stops shortly after the deadline, while the calling goroutine keeps the scheduler's only
+// processor. It reports whether the process runs meanwhile.
+func lateStop(t *testing.T) bool {
+	t.Helper()
+	c := frozen(t)
+	stdin, ok := c.stdin.(interface{ Fd() uintptr })
+	if !ok {
+		t.Fatalf("%T has no descriptor", c.stdin)
+	}
+	fd := stdin.Fd()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{Deadline: 200 * time.Millisecond})
+		ended <- err
+	}()
+	var call *captureCall
+	until(t, "the capture waits for the stop, or has ended", func() bool {
+		activeCaptures.Lock()
+		defer activeCaptures.Unlock()
+		if now := activeCaptures.byPID[c.pid]; now != nil {
+			call = now
+		}
+		// Naps before the scheduler sees a system call keep the only processor, so this goroutine does not see them.
+		status, err := process.ReadStatus(c.pid)
+		doing, _ := os.ReadFile("/proc/self/task/" + strconv.Itoa(status.TracerPID) + "/syscall")
+		return err == nil && strings.HasPrefix(string(doing), strconv.Itoa(unix.SYS_NANOSLEEP)+" ") || len(ended) > 0
+	})
+	if call == nil {
+		return false // it ended before it was seen
+	}
+	runtime.LockOSThread()
+	s := &session{mask: blocked}
+	deadline := s.clock() + int64(call.limit-time.Since(call.started))
+	runs := s.thawAt(deadline+int64(10*time.Millisecond), c.pid, fd)
+	s.release()
+	runtime.UnlockOSThread()
+	if err := <-ended; !errors.Is(err, ErrDeadline) {
+		t.Errorf("the capture: %v", err)
+	}
+	checkUnharmed(t, c.pid)
+	return runs
+}
+
+// thawAt waits for a time of the method clock, and then resumes a frozen process through its standard input. It reports
+// whether the process then comes to rest. Because signals are blocked, and the function is nosplit, the Go scheduler
+// cannot give the processor of this goroutine to another one.
+//
+//go:nosplit
+//go:norace
+func (s *session) thawAt(at int64, pid int, stdin uintptr) (runs bool) {
+	s.block()
+	for s.clock() < at {
+		s.doze(lastNap)
+	}
+	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, stdin, uintptr(unsafe.Pointer(&s.file.text)), 1)
+	for end := at + int64(300*time.Millisecond); !runs && s.clock() < end; s.doze(lastNap) {
+		runs = s.file.state(pid, pid) == 'S'
+	}
+	s.unblock()
+	return runs
 }
 
 // thaw resumes a frozen process, and checks that it runs.

@@ -48,6 +48,7 @@ func TestStopAndCopyIsNosplit(t *testing.T) {
 		}
 	}
 	w.look("stopAndCopyNoSched")
+	w.look("drainNoSched")
 	if len(w.seen) < 30 || !w.seen["detach"] || !w.seen["fetchBlocks"] || !w.seen["StackPointer"] {
 		t.Errorf("only %v were looked through", w.seen)
 	}

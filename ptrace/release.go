@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/thread"
 )
 
 // release detaches all threads that are still attached, and restores the tracing thread's settings. It returns false
@@ -14,15 +15,9 @@ func (s *session) release() bool {
 	if s.blocking {
 		s.unblock()
 	}
-	begin, nap := s.clock(), firstNap
 	s.doubtful = s.doubtful || s.dumping // a detach would need a stop of the target, which would end its core file
-	for !s.dumping && s.drain() > 0 {
-		if s.clock()-begin > drainTime {
-			s.doubtful = true
-			break
-		}
-		s.sleep(nap)
-		nap = min(2*nap, lastNap)
+	if !s.dumping && !s.drained {
+		s.drainNoSched()
 	}
 	if s.exact {
 		s.exact = false
@@ -31,14 +26,43 @@ func (s *session) release() bool {
 	return !s.doubtful
 }
 
-// sleep sleeps for nap ns in a system call that the Go scheduler knows about. The method doze does the same without the
-// scheduler's knowledge.
-func (s *session) sleep(nap int64) {
-	t := unix.NsecToTimespec(nap)
-	_ = unix.Nanosleep(&t, nil)
+// drainNoSched is drainAll in a system call of its own.
+//
+//go:nosplit
+//go:norace
+func (s *session) drainNoSched() {
+	thread.EnterSyscall()
+	s.drainAll()
+	thread.ExitSyscall()
+}
+
+// drainAll detaches the threads that are still attached, for at most drainTime. If a thread remains, it sets s.doubtful. A
+// thread may stop because of an earlier interrupt at any time, so this also runs where the scheduler sees a system call.
+//
+//go:nosplit
+//go:norace
+func (s *session) drainAll() {
+	s.drained = true
+	begin := s.clock()
+	for nap := firstNap; ; nap = min(2*nap, lastNap) {
+		s.block()
+		left := s.drain()
+		s.unblock()
+		if left == 0 {
+			return
+		}
+		if s.clock()-begin > drainTime {
+			s.doubtful = true
+			return
+		}
+		s.doze(nap)
+	}
 }
 
 // drain stops and detaches the attached threads, and reaps ended ones. It returns how many are still attached.
+//
+//go:nosplit
+//go:norace
 func (s *session) drain() (left int) {
 	for i := range s.tracees {
 		t := &s.tracees[i]

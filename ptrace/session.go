@@ -79,6 +79,7 @@ type session struct {
 	exact         bool    // the thread's timer slack was changed
 	urgent        bool    // the thread has real-time priority
 	policy        uintptr // the thread's scheduling policy before raisePriority
+	drained       bool    // drainAll was called
 	doubtful      bool    // a thread may be attached that cannot be detached, or is not among the tracees
 }
 
@@ -123,7 +124,7 @@ func (s *session) reset() {
 	s.tracees = s.tracees[:0]
 	s.before, s.leftOut = process.Stat{}, 0
 	s.maps, s.spans, s.layout, s.known = nil, nil, nil, false
-	s.dumping = false
+	s.dumping, s.drained = false, false
 	s.arena.used, s.arena.kept, s.blocks = 0, 0, blocks{}
 	s.lastRunning, s.firstStop, s.seen, s.end = 0, 0, 0, 0
 }

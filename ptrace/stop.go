@@ -50,7 +50,7 @@ func (s *session) clock() int64 {
 }
 
 // stopAndCopy interrupts all threads, waits until they are stopped, copies the requested memory, and detaches them.
-// It returns an error if they did not stop in time. release then detaches the remaining threads.
+// It returns an error if they did not stop in time. release detaches threads that remain.
 func (s *session) stopAndCopy() error {
 	s.patience, s.nap, s.tries = spinning, firstNap, 0
 	if s.raisePriority() && len(s.tracees) == 1 {
@@ -59,7 +59,8 @@ func (s *session) stopAndCopy() error {
 	if (s.urgent || runtime.NumCPU() == 1) && s.processor == currentProcessor() {
 		s.patience = retrySpin // the target cannot stop while this thread is on the processor that the target needs
 	}
-	s.until = s.clock() + int64(s.call.limit-time.Since(s.call.started))
+	left := s.call.limit - time.Since(s.call.started)
+	s.until = s.clock() + int64(left) // read after left: so s.call.expired returns an error from until on
 	for !s.stopAndCopyNoSched() {
 		if err := s.call.expired(); err != nil {
 			return err
@@ -70,10 +71,10 @@ func (s *session) stopAndCopy() error {
 	return nil
 }
 
-// stopAndCopyNoSched does the work of stopAndCopy. It returns false if the threads have not stopped, and the caller has to
-// decide whether to continue. The first checks come before entersyscall, because most targets stop soon. If a thread is in a
-// system call for more than 20 µs, the scheduler takes its processor away and wakes another thread to use it. At the end of
-// the call, this thread would have to get a processor again.
+// stopAndCopyNoSched does the work of stopAndCopy. It returns false if the threads have not stopped. Then the capture ends, and
+// stopAndCopyNoSched has tried to detach them. With a hook it leaves both to the caller. The first checks come before
+// entersyscall, because most targets stop soon. If a thread is in a system call for more than 20 µs, the scheduler takes its
+// processor away and wakes another thread to use it. At the end of the call, this thread would have to get a processor again.
 //
 //go:nosplit
 //go:norace
@@ -103,6 +104,9 @@ func (s *session) stopAndCopyNoSched() bool {
 		if stopped || thread.IsSet(&s.call.quit) || s.call.hook != nil || s.clock() >= s.until {
 			break
 		}
+	}
+	if !stopped && s.call.hook == nil {
+		s.drainAll() // the capture ends. A thread that stops only now must not wait until this goroutine continues
 	}
 	s.relax() // the scheduler may wait for one of its threads, which an urgent thread keeps off the processor
 	thread.ExitSyscall()
