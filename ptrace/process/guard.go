@@ -96,7 +96,7 @@ func (p *processReads) End(pid int) {
 type readingThread struct{ id atomic.Int32 }
 
 // isCaller records the calling thread as the reading thread. If the goroutine later moves to another thread, it was not
-// blocked until then.
+// blocked until then: see sleepsInCall.
 func (r *readingThread) isCaller() { r.id.Store(int32(unix.Gettid())) } // an id of a thread
 
 // endsInTime waits until done is closed, and reports whether this happened in time. If the thread is blocked in a system
@@ -135,10 +135,20 @@ func systemCall(thread int) string {
 
 // sleepsInCall reports whether a result of systemCall shows a thread that sleeps in a system call. "running" means that it
 // runs or waits for a processor. The number -1 means that it sleeps outside of system calls, for example in a page fault of
-// our memory. futex(2) does not count, because idle threads of Go sleep in it.
+// our memory. Calls that no read of a process makes do not count. The goroutine of the read has moved to another thread
+// then, and this one is idle or works for another goroutine.
 func sleepsInCall(call string) bool {
 	number, _, _ := strings.Cut(strings.TrimSpace(call), " ")
-	return number != "running" && number != "-1" && number != strconv.Itoa(unix.SYS_FUTEX)
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		return number != "running"
+	}
+	switch n {
+	case -1, unix.SYS_FUTEX, unix.SYS_EPOLL_PWAIT, unix.SYS_NANOSLEEP, unix.SYS_PPOLL, unix.SYS_WRITE, unix.SYS_PWRITE64,
+		unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_WAITID, unix.SYS_PTRACE:
+		return false
+	}
+	return true
 }
 
 func closedWithin(done <-chan struct{}, limit time.Duration) bool {

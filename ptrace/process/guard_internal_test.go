@@ -1,6 +1,7 @@
 package process
 
 import (
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -171,4 +172,25 @@ func TestBlockedCallerIsNotWaitedFor(t *testing.T) {
 	}
 	unix.Close(pipe[1]) // ends the read
 	<-ended
+}
+
+// TestOtherWorkIsNoBlockedRead checks that a thread which waits for a file, another process or an event does not count as a
+// thread that reads memory: its goroutine may be on another thread meanwhile.
+func TestOtherWorkIsNoBlockedRead(t *testing.T) {
+	for _, number := range []int{unix.SYS_FUTEX, unix.SYS_EPOLL_PWAIT, unix.SYS_NANOSLEEP, unix.SYS_WRITE, unix.SYS_PWRITE64,
+		unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_PPOLL, unix.SYS_WAITID, unix.SYS_PTRACE} {
+		if call := strconv.Itoa(number) + " 0x9 0x0 0x0 0x0 0x0 0x0 0x7ffd 0x40a0\n"; sleepsInCall(call) {
+			t.Error(call)
+		}
+	}
+	for _, number := range []int{unix.SYS_PROCESS_VM_READV, unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_IOCTL, unix.SYS_OPENAT} {
+		if call := strconv.Itoa(number) + " 0x9 0x0 0x0 0x0 0x0 0x0 0x7ffd 0x40a0\n"; !sleepsInCall(call) {
+			t.Error(call)
+		}
+	}
+	for call, want := range map[string]bool{"running\n": false, "-1 0x7ffd 0x40a0\n": false, "unknown": true} {
+		if sleepsInCall(call) != want {
+			t.Error(call)
+		}
+	}
 }
