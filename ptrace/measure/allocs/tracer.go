@@ -103,7 +103,7 @@ type Tracer struct {
 	began   time.Time
 	cpu     time.Duration // processor time at the start of the trace
 	last    time.Duration // processor time when it was last read
-	pages   uint64        // number of pages with code for which the BPF programs know the ranges of code
+	pages   uint64        // number of pages with code when the mappings were read
 	stepped map[Kind]bool
 	trap    probe.Cost // cost of traps on this machine
 }
@@ -176,10 +176,13 @@ func (t *Tracer) learnCode() error {
 		return err
 	}
 	ranges := codeRanges(t.process.Maps())
-	if before == 0 || codePages(pid) != before || len(ranges) > MaxRanges {
+	if before == 0 || codePages(pid) != before {
 		return nil // without ranges, the BPF programs take every word that can be an address for one in code
 	}
 	t.pages = before
+	if len(ranges) > MaxRanges {
+		return nil // the mappings are known, but the BPF programs have no room for the ranges
+	}
 	return t.kernel.SetCode(ranges, before)
 }
 
