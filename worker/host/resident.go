@@ -11,10 +11,17 @@ import (
 )
 
 // AllowLock raises the limit of the memory that LockMemory may lock (RLIMIT_MEMLOCK in getrlimit(2)). The new limit
-// stays when the process changes its user. AllowLock needs root (CAP_SYS_RESOURCE). Without this capability it returns
-// an error and the existing limit stays, 8 MB by default.
-func AllowLock() error {
-	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: lockLimit, Max: lockLimit})
+// stays when the process changes its user. AllowLock never lowers a limit: maps of BPF programs count too before Linux
+// 5.11. To raise the hard limit it needs root (CAP_SYS_RESOURCE). Without this capability it returns an error and the
+// existing limit stays, 8 MB by default.
+func AllowLock() error { return allowLock(lockLimit) }
+
+func allowLock(bytes uint64) error {
+	var now unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &now); err != nil {
+		return os.NewSyscallError("getrlimit", err)
+	}
+	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: max(now.Cur, bytes), Max: max(now.Max, bytes)})
 }
 
 // lockLimit is a limit in bytes that is enough for this program, and for larger versions of it.

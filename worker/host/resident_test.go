@@ -96,3 +96,35 @@ func sizeOf(t *testing.T) int {
 	t.Fatal("no code")
 	return 0
 }
+
+// TestAllowLockOnlyRaises checks that limits which are higher than needed stay.
+func TestAllowLockOnlyRaises(t *testing.T) {
+	const variable = "PGSB_TEST_ALLOW_LOCK"
+	if os.Getenv(variable) == "" { // without root, a process cannot raise a hard limit again
+		command := exec.Command("/proc/self/exe", "-test.run=^TestAllowLockOnlyRaises$")
+		command.Env = append(os.Environ(), variable+"=1")
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old); err != nil {
+		t.Fatal(err)
+	}
+	needed := min(old.Max, lockLimit) / 2
+	for _, soft := range []uint64{old.Max, needed, 0} { // RLIM_INFINITY is the highest number
+		before := unix.Rlimit{Cur: soft, Max: old.Max}
+		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &before); err != nil {
+			t.Skip(err)
+		}
+		err := allowLock(needed)
+		var now unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &now); err != nil {
+			t.Fatal(err)
+		}
+		if now.Cur < before.Cur || now.Max < before.Max || now.Cur < needed || err != nil {
+			t.Errorf("%+v became %+v: %v", before, now, err)
+		}
+	}
+}
