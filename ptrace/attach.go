@@ -51,7 +51,7 @@ func (s *session) attachThreads() error {
 	for round := range maxRounds {
 		tids, err := process.Threads(pid)
 		if err != nil {
-			return process.Exited(pid)
+			return process.ReadError(pid, pid, err)
 		}
 		fresh := 0
 		s.leftOut = 0

@@ -219,3 +219,26 @@ func TestPanic(t *testing.T) {
 	}
 	mustCapture(t, c.pid, snapshot.Options{})
 }
+
+// TestNoDescriptorIsNoExit checks that a process whose threads cannot be listed, because this program has no file
+// descriptor left, does not count as exited.
+func TestNoDescriptorIsNoExit(t *testing.T) {
+	c := startTarget(t, "threads", "2")
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	_, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: true, Deadline: patience},
+		func(s step) {
+			if s == stepMapped {
+				_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: old.Max})
+			}
+		})
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if errors.Is(err, process.ErrExited) || !errors.Is(err, unix.EMFILE) {
+		t.Error(err)
+	}
+	checkUnharmed(t, c.pid)
+}

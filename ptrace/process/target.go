@@ -123,10 +123,8 @@ func (t *Target) CompareUser() error {
 		return t.compareProof()
 	}
 	status, err := ReadStatus(t.PID)
-	if err != nil && t.Rights != nil {
+	if err != nil {
 		return ReadError(t.PID, t.PID, err)
-	} else if err != nil {
-		return Exited(t.PID)
 	}
 	if t.Rights != nil {
 		if err := t.Rights.VerifyStatus(t.PID, &status); err != nil {
