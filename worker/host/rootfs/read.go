@@ -132,7 +132,8 @@ func writer(dir *os.File) (User, error) {
 	return OfUser(int(st.Uid)), nil
 }
 
-// ReadNames returns the names in a directory, at most limit of them. It opens the directory with the same ids as Open.
+// ReadNames returns the names in a directory, at most limit of them. It opens the directory with the same ids
+// as Stat.
 func ReadNames(path string, limit int) ([]string, error) {
 	p, err := User{}.at(path)
 	if err != nil {
@@ -144,7 +145,10 @@ func ReadNames(path string, limit int) ([]string, error) {
 		dir, err = p.open(readFlags | unix.O_DIRECTORY)
 		return err
 	}
-	if err := p.user.Do(open); err != nil {
+	if err = p.user.Do(open); errors.Is(err, errIDs) {
+		err = open()
+	}
+	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = dir.Close() }()

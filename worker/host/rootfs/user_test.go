@@ -382,6 +382,45 @@ func TestWithoutIDs(t *testing.T) {
 	}
 }
 
+// TestNamesWithoutIDs: root without the capabilities to take on ids lists a directory behind a process of another user.
+func TestNamesWithoutIDs(t *testing.T) {
+	const variable = "PGSB_TEST_NAMES_OF"
+	if dir := os.Getenv(variable); dir != "" {
+		if err := OfUser(stranger).Do(func() error { return nil }); !errors.Is(err, errIDs) {
+			t.Error(err)
+		}
+		if names, err := ReadNames(dir, 10); len(names) == 0 || err != nil {
+			t.Error(names, err)
+		}
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to start a process of another user")
+	}
+	sleeper := exec.Command("sleep", "1000")
+	sleeper.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = sleeper.Process.Kill(), sleeper.Wait() }()
+	child := exec.Command("/proc/self/exe", "-test.run=^TestNamesWithoutIDs$")
+	child.Env = append(os.Environ(), fmt.Sprintf("%s=/proc/%d/root/etc", variable, sleeper.Process.Pid))
+	ended := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and the thread ends with the goroutine
+		err := errors.Join(unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SETUID, 0, 0, 0),
+			unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SETGID, 0, 0, 0))
+		out, failed := child.CombinedOutput()
+		if failed != nil {
+			err = fmt.Errorf("%w\n%s", failed, out)
+		}
+		ended <- err
+	}()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNames: the list of a directory is bounded.
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
