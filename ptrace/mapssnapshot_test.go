@@ -1,6 +1,7 @@
 package ptrace
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -120,5 +122,26 @@ func TestStopsAreMuted(t *testing.T) {
 	case <-signals:
 	case <-time.After(patience):
 		t.Error("no signal for a child that has ended")
+	}
+}
+
+// TestThreadsSinceMapsSnapshot checks that a process with threads is probed before its stop although it had one thread when
+// its MapsSnapshot was made.
+func TestThreadsSinceMapsSnapshot(t *testing.T) {
+	c := startTarget(t, "threads", "2")
+	maps, err := process.Maps(c.pid)
+	stat, statErr := process.ReadStat(c.pid)
+	if err := errors.Join(err, statErr); err != nil {
+		t.Fatal(err)
+	}
+	stat.Threads = 1
+	o := snapshot.Options{MapsSnapshot: snapshot.NewMapsSnapshot(maps, &stat)}.WithDefaults()
+	s := newSession(&captureCall{target: anyTarget(c.pid), options: o})
+	defer s.arena.free()
+	if err := s.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if !s.mayHold() {
+		t.Error("a process with threads is stopped without a check whether its memory can be read")
 	}
 }

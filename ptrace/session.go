@@ -172,6 +172,9 @@ func (s *session) prepare() error {
 	pid := s.call.target.PID
 	if l := s.call.options.MapsSnapshot; l != nil && l.Stat().PID == pid && !s.call.options.AllThreads {
 		s.before, s.known = *l.Stat(), true
+		if now, err := process.ReadStat(pid); err == nil {
+			s.before.Threads, s.before.State = now.Threads, now.State // for mayHold: threads may have started since
+		}
 		s.use(l)
 	} else if err := s.readTarget(pid); err != nil {
 		return err
