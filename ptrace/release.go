@@ -26,7 +26,7 @@ func (s *session) release() bool {
 	return !s.doubtful
 }
 
-// drainNoSched is drainAll in a system call of its own.
+// drainNoSched calls drainAll. The scheduler sees a separate system call.
 //
 //go:nosplit
 //go:norace

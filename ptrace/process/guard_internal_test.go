@@ -143,8 +143,7 @@ func TestBusyIsNotBlocked(t *testing.T) {
 	Guard.End(pid)
 }
 
-// TestBlockedCallerIsNotWaitedFor checks that Begin does not wait for a caller of Begin whose read sleeps in a system call,
-// as long as for one that needs a processor.
+// TestBlockedCallerIsNotWaitedFor checks that Begin soon gives up if a caller of Begin sleeps in a system call.
 func TestBlockedCallerIsNotWaitedFor(t *testing.T) {
 	const pid = -5
 	var pipe [2]int
