@@ -63,7 +63,7 @@ var otherNumbers = map[string]string{
 	"worker/measure/clusterprofile/options.go DefaultRate":          count,
 	"worker/measure/runningplan/exercises.go *":                     count,
 	"worker/measure/waitevent/session.go 100":                       percent,
-	"worker/measure/waitevent/stacks.go 16":                         size,
+	"worker/measure/waitevent/stacks.go 24":                         size,
 	"worker/measure/waitevent/text.go 100":                          percent,
 	"worker/measure/waitevent/text.go figures":                      count,
 	"worker/measure/waitevent/text.go figures - 1":                  count,
