@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
 )
 
 // timeout is the time limit of each wait for debuginfod.
@@ -35,7 +36,7 @@ func StartDebuginfod(t testing.TB, folder string, ids ...string) *Debuginfod {
 		t.Skipf("no debuginfod: %v (Debian: apt-get install debuginfod)", err)
 	}
 	dir := t.TempDir()
-	port := freePort(t)
+	port := pgtest.FreePort(t)
 	s := &Debuginfod{URL: fmt.Sprintf("http://127.0.0.1:%d", port), log: filepath.Join(dir, "log")}
 	log, err := os.Create(s.log)
 	if err != nil {
@@ -104,15 +105,4 @@ func (s *Debuginfod) Log(t testing.TB) string {
 func (s *Debuginfod) Requests(t testing.TB, path string) int {
 	t.Helper()
 	return strings.Count(s.Log(t), "GET "+path+" ")
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	var listen net.ListenConfig
-	l, err := listen.Listen(t.Context(), "tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }

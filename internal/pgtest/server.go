@@ -321,14 +321,18 @@ func FreePort(t testing.TB) int {
 	var listen net.ListenConfig
 	for range attempts {
 		port := first + rand.N(ports) //nolint:gosec // no secret
+		syscall.ForkLock.RLock()      // a child has the socket until it executes its program, also after Close
 		l, err := listen.Listen(t.Context(), "tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			_ = l.Close()
+		}
+		syscall.ForkLock.RUnlock()
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = l.Close()
 		return port
 	}
 	t.Fatal("no port is free")
