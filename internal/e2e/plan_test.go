@@ -129,5 +129,43 @@ func TestRunningPlanOfFunctions(t *testing.T) {
 				t.Errorf("%s ended before its session", c.statement)
 			}
 		}
+		s.parallelPlan(t, boss, asks)
 	})
+}
+
+// parallelPlan checks that an ordinary role does not see the plan of a parallel worker, whose leader may run a function.
+func (s *site) parallelPlan(t *testing.T, boss, asks *session) {
+	t.Helper()
+	boss.run(t, `ALTER TABLE payroll SET (parallel_workers = 1);
+		ALTER FUNCTION pg_sleep(float) PARALLEL SAFE;
+		ALTER ROLE caller SET parallel_setup_cost = 0; ALTER ROLE caller SET parallel_tuple_cost = 0;
+		ALTER ROLE caller SET min_parallel_table_scan_size = 0; ALTER ROLE caller SET parallel_leader_participation = off;
+		CREATE PROCEDURE parallel() LANGUAGE plpgsql SECURITY DEFINER AS
+			$$BEGIN EXECUTE 'SELECT count(*), ''token'' FROM payroll WHERE pg_sleep(600)::text = a::text'; END$$`)
+	target := s.connect(t, "caller", "postgres")
+	pid := target.pid()
+	done := make(chan error, 1)
+	go func() {
+		_, err := target.PgConn().Exec(context.Background(), "CALL parallel()").ReadAll()
+		done <- err
+	}()
+	const ofWorker = "SELECT coalesce(min(pid), 0) FROM pg_stat_activity WHERE backend_type = 'parallel worker' AND wait_event = 'PgSleep'"
+	var worker int
+	pgtest.Wait(t, "a parallel worker", func() bool {
+		if err := boss.QueryRow(t.Context(), ofWorker).Scan(&worker); err != nil {
+			t.Fatal(err)
+		}
+		return worker != 0
+	})
+	const query = "SELECT pg_get_running_plan($1)"
+	if all := boss.text(t, query, worker); !strings.Contains(all, "payroll") {
+		t.Errorf("a superuser sees %s", all)
+	}
+	if got := asks.text(t, query, worker); strings.Contains(got, "payroll") || !strings.Contains(got, "not shown to this role") {
+		t.Errorf("the caller sees %s", got)
+	}
+	boss.run(t, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+	if err := <-done; err == nil {
+		t.Error("the parallel statement ended before its session")
+	}
 }

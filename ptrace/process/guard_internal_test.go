@@ -1,6 +1,7 @@
 package process
 
 import (
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -154,6 +155,8 @@ func TestBlockedCallerIsNotWaitedFor(t *testing.T) {
 	begun, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
+		runtime.LockOSThread() // the read must be on the thread that Begin has recorded
+		defer runtime.UnlockOSThread()
 		if !Guard.Begin(pid) {
 			t.Error("the first read did not begin")
 		}

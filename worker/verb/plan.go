@@ -40,7 +40,7 @@ func registerPlan(name string) struct{} { //nolint:unparam // for variables of t
 }
 
 // hiddenLevel is the reason that the caller sees in place of the plan of an inner statement.
-const hiddenLevel = "a statement of a function or of a cursor: not shown to this role"
+const hiddenLevel = "a statement of a function, a cursor or a parallel worker: not shown to this role"
 
 // answerPlan answers with the plan as text or as a JSON document. The caller needs the right to see
 // the process's query; see authz.DecidePlan.

@@ -96,7 +96,7 @@ type collector struct {
 	samples   int                   // number of samples and of waitKeys, see counted
 	// spaceBytes is the memory of the mappings in spaces, without base.
 	spaceBytes int
-	processors int // of the host
+	processors int // on which the server may run
 	// generated is the time at which a stack last ended in code compiled at run time.
 	generated time.Time
 	// active is the number of stacks of statements in client backends, and identified the number of those with a query id.
@@ -152,13 +152,22 @@ func newCollectorOf(o *Options, s *server) (*collector, error) {
 	c.base = capture.NewStackSpace(server.PostmasterPID, server.PostmasterStart, maps)
 	c.spaces = append(c.spaces, c.base)
 	period := time.Duration(float64(time.Second) / o.Rate)
-	c.processors = clusterbpf.Processors()
+	c.processors = processorsOf(server.PostmasterPID)
 	c.sampler, err = clusterbpf.Load(s.target, clusterbpf.Options{
 		Clock: o.Mode != OffCPU, Period: period, Switches: o.Mode != CPU, StackPeriod: period,
 		StackSpacing: time.Second / stacksOff * time.Duration(c.processors),
 		Chosen:       o.chosen(), Processes: 2*s.procs + 64, RingSize: ringSize, RedZone: redZone,
 	})
 	return c, err
+}
+
+// processorsOf returns the number of processors on which a server may run: the host may have more, and this process may have others.
+func processorsOf(postmaster int) int {
+	var set unix.CPUSet // the kernel sets only processors that are online
+	if err := unix.SchedGetaffinity(postmaster, &set); err == nil && set.Count() > 0 {
+		return set.Count()
+	}
+	return clusterbpf.Processors()
 }
 
 // redZone is the number of bytes below the stack pointer that belong to the stack (System V ABI, x86_64).

@@ -171,8 +171,11 @@ func (r *Reader) standbys(p *proc) ([]Blocker, string) {
 	table := r.region("Wal Sender Ctl")
 	position := r.syncQueue(table, p)
 	method, count := r.syncMethod()
-	if table == 0 || position == 0 || count <= 0 {
+	switch {
+	case table == 0 || count <= 0:
 		return nil, unknown
+	case position == 0:
+		return nil, errChanged.Error()
 	}
 	senders, ok := r.senders(table, position, p.waitLSN)
 	if !ok {
@@ -224,17 +227,31 @@ func (r *Reader) syncQueues(table uint64) map[int]int {
 	queued := make(map[int]int)
 	for mode := range queues {
 		head := at(table, r.layout.WalSndQueues+mode*r.layout.NodeSize)
-		steps := 0
-		for link := r.next(head); link != head && link != 0 && steps <= r.count; link = r.next(link) {
-			i, ok := r.index(link - uint64(r.layout.ProcSyncRepLinks))
-			if !ok || time.Now().After(r.deadline) {
-				break // the rest of the queue is not known
+		for range tries {
+			if r.followQueue(head, r.layout.WalSndWrite+8*mode, queued) {
+				break
 			}
-			queued[i] = r.layout.WalSndWrite + 8*mode
-			steps++
 		}
 	}
 	return queued
+}
+
+// followQueue notes a position for each process in the queue of a head. It returns false if it has not reached the end: a commit
+// left the queue meanwhile, or the deadline has passed.
+func (r *Reader) followQueue(head uint64, position int, queued map[int]int) bool {
+	link := r.next(head)
+	for range r.count + 1 {
+		if link == head {
+			return true
+		}
+		i, ok := r.index(link - uint64(r.layout.ProcSyncRepLinks))
+		if link == 0 || !ok || time.Now().After(r.deadline) {
+			return false
+		}
+		queued[i] = position
+		link = r.next(link)
+	}
+	return false
 }
 
 func (r *Reader) syncMethod() (method, count int) {

@@ -3,6 +3,7 @@ package locks
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/worker/pg/layout"
 	"pg_stat_backtrace/worker/pg/levels"
@@ -66,6 +67,39 @@ func TestSendersWithoutFlush(t *testing.T) {
 		got, ok := r.senders(table, l.WalSndWrite, lsn)
 		if want := []sender{{pid: 12, priority: 1, lag: 50}}; !ok || !slices.Equal(got, want) {
 			t.Errorf("version %d: %v %t, want %v", major, got, ok, want)
+		}
+	}
+}
+
+// TestQueueThatChanges: a commit that leaves the queue while it is followed does not hide the commits behind it.
+func TestQueueThatChanges(t *testing.T) {
+	t.Parallel()
+	for major := oldestMajor; major <= newestMajor; major++ {
+		l, ok := layout.LocksOf(major)
+		if !ok {
+			t.Fatalf("version %d", major)
+		}
+		const base, head, first = 0x1000, 0x1100, 0x2000
+		f := &fake{base: base, data: make([]byte, first+8*l.ProcSize)}
+		r := &Reader{layout: l, mem: f, first: first, count: 3, deadline: time.Now().Add(time.Minute)}
+		link := func(i int) uint64 { return at(r.address(i), l.ProcSyncRepLinks) }
+		join := func(from, to uint64) { f.put64(at(from, l.NodeNext), to) }
+		join(head, link(0))
+		join(link(0), link(1))
+		join(link(1), link(2))
+		join(link(2), head)
+		f.after = func() {
+			if f.calls == 1 { // the reader has the address of the first commit, which leaves the queue now
+				join(head, link(1))
+				join(link(0), 0)
+			}
+		}
+		queued := map[int]int{}
+		if r.followQueue(head, 7, queued) || len(queued) != 1 {
+			t.Errorf("version %d: %v of a queue that has changed", major, queued)
+		}
+		if !r.followQueue(head, 7, queued) || queued[1] != 7 || queued[2] != 7 {
+			t.Errorf("version %d: %v", major, queued)
 		}
 	}
 }

@@ -69,12 +69,12 @@ func Functions() []string {
 
 // runners are the functions by which functions, procedures and triggers run statements: the language SQL, and SPI. SPI_cursor_fetch
 // and similar functions end with a jump, so they have no frame. PortalRunFetch stands for them. It also runs the client's FETCH, whose
-// cursor may belong to a function.
+// cursor may belong to a function. A parallel worker does not know whether a function of its leader runs the statement.
 //
 //nolint:gochecknoglobals // a table
 var runners = []string{
 	"fmgr_sql", "SPI_execute", "SPI_execute_extended", "SPI_execute_plan", "SPI_execute_plan_extended",
-	"SPI_execute_plan_with_paramlist", "SPI_execute_snapshot", "SPI_execute_with_args", "PortalRunFetch",
+	"SPI_execute_plan_with_paramlist", "SPI_execute_snapshot", "SPI_execute_with_args", "PortalRunFetch", "ParallelQueryMain",
 }
 
 const (
