@@ -111,8 +111,8 @@ func TestWorkerWithoutTypeInformation(t *testing.T) {
 	var methods string
 	wait(t, "the worker has figures", func() bool {
 		if err := asks.QueryRow(t.Context(), `SELECT coalesce(string_agg(DISTINCT method, ','), '')
-			FROM pg_stat_wait_event_timing`).Scan(&methods); err != nil {
-			t.Fatal(err)
+			FROM pg_stat_wait_event_timing`).Scan(&methods); err != nil && !strings.Contains(err.Error(), "was not answered in time") {
+			t.Fatal(err) // on a busy machine the start of the timing can take longer than the worker lets callers wait
 		}
 		return methods != ""
 	})

@@ -136,8 +136,7 @@ func TestRunningPlanOfFunctions(t *testing.T) {
 // parallelPlan checks that an ordinary role does not see the plan of a parallel worker, whose leader may run a function.
 func (s *site) parallelPlan(t *testing.T, boss, asks *session) {
 	t.Helper()
-	boss.run(t, `ALTER TABLE payroll SET (parallel_workers = 1);
-		ALTER FUNCTION pg_sleep(float) PARALLEL SAFE;
+	boss.run(t, `ALTER TABLE payroll SET (parallel_workers = 2);
 		ALTER ROLE caller SET parallel_setup_cost = 0; ALTER ROLE caller SET parallel_tuple_cost = 0;
 		ALTER ROLE caller SET min_parallel_table_scan_size = 0; ALTER ROLE caller SET parallel_leader_participation = off;
 		CREATE PROCEDURE parallel() LANGUAGE plpgsql SECURITY DEFINER AS
