@@ -7,10 +7,16 @@ import (
 	"testing"
 )
 
-// unitSetting returns all words of a setting in the systemd unit, which may have the setting several times.
+// unitSetting returns all words of a setting in the systemd unit of one server.
 func unitSetting(t *testing.T, name string) []string {
 	t.Helper()
-	text, err := os.ReadFile("../systemd/pg_stat_backtrace@.service")
+	return settingOf(t, "../systemd/pg_stat_backtrace@.service", name)
+}
+
+// settingOf returns all words of a setting in a unit, which may have the setting several times.
+func settingOf(t *testing.T, unit, name string) []string {
+	t.Helper()
+	text, err := os.ReadFile(unit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +27,7 @@ func unitSetting(t *testing.T, name string) []string {
 		}
 	}
 	if len(words) == 0 {
-		t.Fatalf("the unit has no %s", name)
+		t.Fatalf("%s has no %s", unit, name)
 	}
 	return words
 }
@@ -41,6 +47,27 @@ func TestUnitAllowsWhatTheWorkerNeeds(t *testing.T) {
 func TestUnitOpensNoPort(t *testing.T) {
 	if denied := unitSetting(t, "SocketBindDeny"); !slices.Contains(denied, "any") {
 		t.Errorf("the unit allows ports: SocketBindDeny=%v", denied)
+	}
+}
+
+// The worker ends at once while the data directory is missing, for example until its file system is mounted. With its default
+// limit, systemd would stop starting it after some seconds.
+func TestUnitsStartWorkersForEver(t *testing.T) {
+	for _, unit := range []string{"pg_stat_backtrace@.service", "pg_stat_backtrace-all.service"} {
+		if limit := settingOf(t, "../systemd/"+unit, "StartLimitIntervalSec"); !slices.Equal(limit, []string{"0"}) {
+			t.Errorf("%s: StartLimitIntervalSec=%v", unit, limit)
+		}
+	}
+}
+
+// The drop-in that a unit's head proposes must not keep the worker from starting either.
+func TestDropInStartsWithoutTheDataDirectory(t *testing.T) {
+	for _, file := range []string{"systemd/pg_stat_backtrace@.service", "packaging/nfpm/deb/unit.head", "packaging/nfpm/rpm/unit.head"} {
+		for _, path := range settingOf(t, "../"+file, "#   ReadWritePaths") {
+			if !strings.HasPrefix(path, "-") {
+				t.Errorf("%s: the path %s has no dash", file, path)
+			}
+		}
 	}
 }
 
