@@ -52,3 +52,26 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 }
+
+// TestProfileAllowsFilesInTheDataDirectory looks for the files that package spool makes in the data directory. Without the lock, no
+// worker starts.
+func TestProfileAllowsFilesInTheDataDirectory(t *testing.T) {
+	t.Parallel()
+	profile := read(t, top+"/packaging/apparmor/pg_stat_backtrace")
+	constant := func(file, name string) string {
+		t.Helper()
+		m := regexp.MustCompile(`(?m)\b` + name + ` += "(.*)"`).FindStringSubmatch(read(t, top+"/worker/serve/spool/"+file))
+		if m == nil {
+			t.Fatalf("%s has no constant %s", file, name)
+		}
+		return m[1]
+	}
+	link := constant("alias.go", "aliasDir") + "/" + constant("alias.go", "aliasLeaf")
+	for _, rule := range []string{
+		constant("pidfile.go", "pidName") + "* rwl", constant("lock.go", "lockName") + " rwk", link + "{,.tmp} rw",
+	} {
+		if line := "owner /var/lib/{postgresql,pgsql}/**/" + rule + ","; !strings.Contains(profile, "\n  "+line+"\n") {
+			t.Errorf("the AppArmor profile lacks: %s", line)
+		}
+	}
+}
