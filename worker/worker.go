@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/authz"
@@ -342,6 +343,7 @@ func fatal(err error) bool {
 
 // serve keeps a spool open and serves it until ctx ends. If the spool breaks,
 // because its directory or its file system was removed, serve makes a new one.
+// It returns an error if only a new process can.
 func (w *Worker) serve(ctx context.Context) error {
 	pause := minRetry
 	for first := true; ; first = false {
@@ -351,6 +353,11 @@ func (w *Worker) serve(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // ctx has ended, so this is no failure
 		case errors.Is(err, spool.ErrLocked), first && time.Since(began) < minRetry:
+			return err
+		case errors.Is(err, unix.EROFS) && !errors.Is(err, spool.ErrLost):
+			// The data directory was replaced, and ReadWritePaths= of the unit made only the former directory writable. The
+			// service manager starts a new process, which may write there. (ErrLost: the spool itself became read-only, and
+			// the next spool takes another place.)
 			return err
 		}
 		w.log.Error().Err(err).Msg("the spool is lost, making a new one")

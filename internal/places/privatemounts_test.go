@@ -204,3 +204,27 @@ exec $RUN "$ROOM/bin/postgres" -D "$D" -k "$SOCKETS"`
 		}
 	})
 }
+
+// TestReplacedDataDirectory: a worker as the systemd unit starts it, which may write only below the data directory that was there
+// at its start. When another directory takes its place, only a new process can write there, so the worker ends.
+func TestReplacedDataDirectory(t *testing.T) {
+	needRoot(t, "unshare")
+	s := pgtest.Start(t, npm(t), pgtest.Options{})
+	const script = `mount --bind "$P" "$P"; mount --bind "$D" "$D"; mount -o remount,bind,ro "$P"; exec "$PROGRAM" worker -D "$D"`
+	unit := exec.Command("unshare", "-m", "sh", "-euc", script)
+	unit.Env = append(os.Environ(), "P="+filepath.Dir(s.DataDir), "D="+s.DataDir, "PROGRAM="+program)
+	w := serveBy(t, unit)
+	s.Stop("fast")
+	if err := os.Rename(s.DataDir, s.DataDir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "cp", "-a", s.DataDir+".old", s.DataDir)
+	s.Start()
+	pgtest.Wait(t, "the worker ends", func() bool {
+		arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", w.Process.Pid))
+		return len(arguments) == 0 // it is a zombie until the test has waited for it
+	})
+	if text := w.text(); !strings.Contains(text, "read-only file system") {
+		t.Errorf("it ended for another reason:\n%s", text)
+	}
+}
