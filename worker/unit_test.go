@@ -71,6 +71,21 @@ func TestDropInStartsWithoutTheDataDirectory(t *testing.T) {
 	}
 }
 
+// Two users cannot share the directory of the history: systemd gives it, with all files, to the user of the unit that started last.
+func TestDropInKeepsTheHistoryOfUsersApart(t *testing.T) {
+	shared := unitSetting(t, "StateDirectory")
+	for _, file := range []string{"systemd/pg_stat_backtrace@.service", "packaging/nfpm/deb/unit.head", "packaging/nfpm/rpm/unit.head"} {
+		settingOf(t, "../"+file, "#   User")
+		if own := settingOf(t, "../"+file, "#   StateDirectory"); slices.Equal(own, shared) {
+			t.Errorf("%s: the directory of another user is %v too", file, own)
+		}
+		text, err := os.ReadFile("../" + file)
+		if err != nil || !strings.Contains(string(text), "\n#   StateDirectory=\n") {
+			t.Errorf("%s: the drop-in does not remove the shared directory (%v)", file, err)
+		}
+	}
+}
+
 // A drop-in adds its own path to the unit's, and systemd starts nothing if one of them is missing and has no dash.
 func TestUnitStartsWithAnotherDataDirectory(t *testing.T) {
 	for _, path := range unitSetting(t, "ReadWritePaths") {
