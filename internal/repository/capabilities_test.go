@@ -10,7 +10,7 @@ import (
 )
 
 // TestCapabilities compares the capabilities of the unit for all servers with those of the DaemonSet, the manual and the AppArmor
-// profile. It also expects that the profile has the directories of both units.
+// profile. It also expects that the profile has the directories of both units, and that the manual has what remains after a removal.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	read := func(name string) string {
@@ -45,10 +45,14 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("%s has the capabilities %q, and the unit %q", name, got, root)
 		}
 	}
+	_, removal, _ := strings.Cut(read("doc/install.md"), "\n## Remove\n")
 	for _, m := range regexp.MustCompile(`(?m)^(State|Cache)Directory=([^/\n]*)`).FindAllStringSubmatch(unit+read("systemd/pg_stat_backtrace@.service"), -1) {
 		path := map[string]string{"State": "/var/lib/", "Cache": "/var/cache/"}[m[1]] + m[2] + "/{,**} rwkl,"
 		if !strings.Contains(profile, "\n  owner "+path+"\n") {
 			t.Errorf("the AppArmor profile lacks: owner %s", path)
+		}
+		if m[1] == "State" && !strings.Contains(removal, "`/var/lib/"+m[2]+"`") {
+			t.Errorf("doc/install.md, Remove, does not name /var/lib/%s", m[2])
 		}
 	}
 }
