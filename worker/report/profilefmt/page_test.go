@@ -286,6 +286,14 @@ func TestFilter(t *testing.T) {
 	if got := js[float64](p, `graph.tree.total[0]`); got != 0 {
 		t.Errorf("a value that the profile lacks leaves %v ns", got)
 	}
+	if got := p.text("#filters"); strings.Count(got, "(not in this profile)") != 1 {
+		t.Errorf("the filters say %q", got)
+	}
+	p.run(chromedp.Click("#tab-labels"))
+	const want = "#tab=labels&is.query_id=-77&is.query_id=4201&is.user=alice&is.database=nowhere"
+	if got := js[string](p, `location.hash`); got != want {
+		t.Errorf("address %q after another table, want %q", got, want)
+	}
 }
 
 // TestWaitFilter: a click on a wait keeps only this wait, although the event of another type has the same name.

@@ -48,7 +48,9 @@ function readAddress() {
     if (key < 0) continue;
     if (!numbers.size) profile.strings.forEach((text, i) => numbers.set(text, i));
     if (!state.filters.has(key)) state.filters.set(key, new Set());
-    state.filters.get(key).add(numbers.has(value) ? numbers.get(value) : -1);
+    // A text that no sample has gets a number too, so that the address keeps it.
+    if (!numbers.has(value)) numbers.set(value, profile.strings.push(value) - 1);
+    state.filters.get(key).add(numbers.get(value));
   }
 }
 

@@ -218,7 +218,7 @@ function showFilters() {
     let what = "";
     if (texts && texts.size === 1) {
       const [text] = texts;
-      what = text < 0 ? "(not in this profile)" : textName(text, key);
+      what = text >= profile.stringCount ? "(not in this profile)" : textName(text, key);
     } else if (texts) what = texts.size + " values";
     menu.querySelector("b").textContent = what;
     if (menu.open) fillFilter(menu, key);

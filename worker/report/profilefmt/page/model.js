@@ -24,6 +24,7 @@ class Profile {
     this.type = data.type;
     this.root = data.root;
     this.strings = data.strings;
+    this.stringCount = data.strings.length; // later ones are from the address
     this.modules = data.modules;
     this.functions = Int32Array.from(data.functions);
     this.frames = Int32Array.from(data.frames);
