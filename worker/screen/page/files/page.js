@@ -189,6 +189,7 @@ function sessions(s) {
 function propertyChoice(by) {
   const choose = el("select", "");
   choose.setAttribute("aria-label", "count by");
+  choose.dataset.key = "count by"; // keeps the focus when the page is drawn again
   for (const p of names ? properties : withoutNames) choose.append(new Option(p, p, false, p === by));
   choose.addEventListener("change", () => change((s) => s.set("by", choose.value)));
   return choose;
@@ -301,10 +302,20 @@ function header() {
     return b;
   }));
 }
+// listIsOpen reports whether a list of the view is open: to draw again would close it. A browser without :open cannot tell such a list
+// from one with the focus.
+const tellsOpen = CSS.supports("selector(:open)");
+function listIsOpen() {
+  const e = document.activeElement;
+  return e?.tagName === "SELECT" && byId("main").contains(e) && (!tellsOpen || e.matches(":open"));
+}
+let lostFocus; // the key of the element that had the focus when a choice emptied the view
 function draw() {
-  const d = last, v = view(), main = byId("main"), focus = document.activeElement?.dataset?.key;
+  const d = last, v = view(), main = byId("main"), active = document.activeElement;
   if (drag) return;
-  if (document.activeElement?.tagName === "SELECT" && main.contains(document.activeElement)) return;
+  if (listIsOpen()) return;
+  const focus = active?.dataset?.key ?? (active === document.body ? lostFocus : undefined);
+  lostFocus = pending ? focus : undefined;
   if (v === "servers") main.replaceChildren(...(servers.length ? [serverList()] : []));
   else if (v === "session" && !state().get("pid")) {
     main.replaceChildren(panel("Session", el("p", "dim", "Choose a session in another view.")));
@@ -437,6 +448,7 @@ byId("login").addEventListener("submit", (e) => {
 let drawnFor = "";
 let shownServer = serverOf();
 addEventListener("hashchange", () => {
+  if (listIsOpen()) document.activeElement.blur(); // the reader has chosen
   if (view() !== "session" || held && String(held.pid) !== state().get("pid")) held = null;
   if (!isList() && serverOf() !== shownServer) { // nothing of another server may stay on the page
     shownServer = serverOf();
@@ -461,7 +473,7 @@ function say(message, command) {
 // find focuses the next row or line that has the text of the search.
 function find(step) {
   if (!search) return say("Search with / first.");
-  const all = [...byId("main").querySelectorAll("[data-key]")], at = all.indexOf(document.activeElement);
+  const all = [...byId("main").querySelectorAll("[data-key]:not(select)")], at = all.indexOf(document.activeElement);
   for (let k = 1; k <= all.length; k++) {
     const i = step > 0 ? (at + k) % all.length : ((at < 0 ? all.length : at) - k + all.length) % all.length;
     if (!all[i].textContent.toLowerCase().includes(search.toLowerCase())) continue;

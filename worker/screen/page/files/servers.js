@@ -100,6 +100,7 @@ function openServer(s) {
 function serverList() {
   const order = orders.includes(state().get("sort")) ? state().get("sort") : orders[0], choose = el("select", "");
   choose.setAttribute("aria-label", "order");
+  choose.dataset.key = "order";
   for (const o of orders) choose.append(new Option("by " + o, o, false, o === order));
   choose.addEventListener("change", () => change((s) => s.set("sort", choose.value)));
   const rows = sorted(servers, order).map((s) => {
