@@ -26,11 +26,11 @@ function blocking(b) {
       names && n.session?.query ? text(n.session.query) : ""),
     n.waits?.length ? age(n.waits[0].since, b.time) : age(n.session?.state_change, b.time)],
   })));
+  askLevels(b); // before the panel: it forgets the levels of another process or time
   const about = el("div", "about");
   about.id = "node";
   about.append(...nodePanel(b, b.nodes.find((n) => nodeKey(n) === chosenNode)));
   const forest = panel(b.waiting + " waiting, " + b.trees + (b.trees === 1 ? " root" : " roots"), rows, ...missing(b));
-  askLevels(b);
   return el("div", "beside", forest, about);
 }
 // chooseNode shows a process in the panel. It leaves the table alone, so that the focus and the pointer stay at their row.
@@ -38,8 +38,8 @@ function chooseNode(b, n) {
   if (nodeKey(n) === chosenNode) return;
   chosenNode = nodeKey(n);
   for (const tr of document.querySelectorAll("#main tr[data-key]")) tr.setAttribute("aria-selected", String(tr.dataset.key === chosenNode));
+  askLevels(b); // before the panel, as above
   drawNode(b);
-  askLevels(b);
 }
 function drawNode(b) {
   const n = b.nodes.find((x) => nodeKey(x) === chosenNode);
