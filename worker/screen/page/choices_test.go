@@ -3,6 +3,7 @@ package page
 import (
 	"testing"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -64,5 +65,51 @@ func otherLevels(t *testing.T, address string) {
 		if before, after := x.value(panel), x.value(`(`+then+`, `+panel+`)`); before != "true" || after != "false" {
 			t.Errorf("%s: the phrase of the other process is in the panel: before %s, after %s", then, before, after)
 		}
+	}
+}
+
+// presses: new data between the press and the release of a button loses no click, and takes no focus from a button of the header.
+func presses(t *testing.T, address string) {
+	t.Helper()
+	x := openTab(t)
+	x.enter(address, operatorToken)
+	x.wait(`last?.sessions && document.querySelector("#main tr[data-key]") !== null`)
+	x.press(" ")
+	x.wait(`stopped`)
+	at := func(element string) (down, up chromedp.Action[chromedp.Void]) {
+		x.do(`window.row = document.querySelector("#main tr[data-key]"), window.place = ` + element + `, place.scrollIntoView({ block: "center" })`)
+		place, err := chromedp.Run(x.ctx, chromedp.Evaluate[[]float64](`(() => { const r = place.getBoundingClientRect(); return [r.left + 20, r.top + r.height / 2]; })()`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := []chromedp.MouseOption{chromedp.ButtonLeft, chromedp.ClickCount(1)}
+		return chromedp.MouseEvent(input.DispatchMouseEventTypeMousePressed, place[0], place[1], left...), chromedp.MouseEvent(input.DispatchMouseEventTypeMouseReleased, place[0], place[1], left...)
+	}
+	down, up := at(`document.querySelector("#main h2")`)
+	x.run(down)
+	x.do(`draw()`)
+	x.run(up)
+	x.wait(`!row.isConnected && document.querySelector("#main tr[data-key]") !== null`)
+	down, up = at(`[...document.querySelectorAll("#main tr[data-key]")].at(-1)`) // a session
+	x.run(down)
+	x.do(`draw()`)
+	x.run(up)
+	x.wait(`view() === "session"`)
+	x.press(" ")
+	x.do(`location.hash = "view=who&by=type&filter=type%3Dclient+backend"`)
+	x.wait(`!stopped && last?.who && document.querySelector("#filters button") !== null`)
+	for _, button := range []struct{ of, text, then string }{
+		{"#filters", "type=client backend ×", `state().getAll("filter").length === 0`},
+		{"#views", "Load", `view() === "load" && document.activeElement.textContent === "Load"`},
+	} {
+		focused := `document.activeElement.textContent === "` + button.text + `"`
+		x.do(`[...document.querySelectorAll("` + button.of + ` button")].find((b) => b.textContent === "` + button.text + `").focus(), window.before = last.time`)
+		x.wait(`last.time !== before`)
+		if x.value(focused) != "true" {
+			t.Errorf("%q has lost the focus", button.text)
+			continue
+		}
+		x.run(chromedp.KeyEvent(kb.Enter))
+		x.wait(button.then)
 	}
 }

@@ -283,6 +283,13 @@ function header() {
   if (byId("failure").textContent !== clean(error)) byId("failure").textContent = clean(error);
   byId("take-incident").hidden = !names;
   byId("stop").setAttribute("aria-pressed", String(stopped));
+  const buttons = JSON.stringify([view(), list, many, state().getAll("filter")]);
+  if (buttons !== drawnButtons) headerButtons(list);
+  drawnButtons = buttons;
+}
+let drawnButtons = ""; // a button that stays keeps the focus
+function headerButtons(list) {
+  const focus = document.activeElement;
   byId("views").replaceChildren(...(list || many ? ["servers"] : []).concat(list ? [] : views).map((v) => {
     const b = el("button", "", v[0].toUpperCase() + v.slice(1));
     b.type = "button";
@@ -301,6 +308,9 @@ function header() {
     }));
     return b;
   }));
+  if (focus?.isConnected === false) { // it was one of these buttons
+    [...document.querySelectorAll("#views button, #filters button")].find((b) => b.textContent === focus.textContent)?.focus();
+  }
 }
 // listIsOpen reports whether a list of the view is open: to draw again would close it. A browser without :open cannot tell such a list
 // from one with the focus.
@@ -309,11 +319,29 @@ function listIsOpen() {
   const e = document.activeElement;
   return e?.tagName === "SELECT" && byId("main").contains(e) && (!tellsOpen || e.matches(":open"));
 }
+// pressed: the main button of the pointer, or the space bar on a button, is down. The click comes only if the element stays until the
+// release.
+let pressed = false;
+let late = false; // the view has not been drawn because of that
+function endPress() {
+  if (!pressed) return;
+  setTimeout(() => { // the click comes first
+    pressed = false;
+    if (!late) return;
+    draw();
+    header();
+  });
+}
+// A list takes the release for itself.
+addEventListener("pointerdown", (e) => { pressed = e.button === 0 && e.target.tagName !== "SELECT"; }, true);
+addEventListener("pointermove", (e) => { if (!e.buttons) endPress(); }, true); // released outside of the window
+addEventListener("keydown", (e) => { if (e.key === " " && e.target.tagName === "BUTTON") pressed = true; }, true);
+for (const end of ["pointerup", "pointercancel", "keyup"]) addEventListener(end, endPress, true);
 let lostFocus; // the key of the element that had the focus when a choice emptied the view
 function draw() {
   const d = last, v = view(), main = byId("main"), active = document.activeElement;
-  if (drag) return;
-  if (listIsOpen()) return;
+  late = pressed;
+  if (drag || pressed || listIsOpen()) return;
   const focus = active?.dataset?.key ?? (active === document.body ? lostFocus : undefined);
   lostFocus = pending ? focus : undefined;
   if (v === "servers") main.replaceChildren(...(servers.length ? [serverList()] : []));

@@ -112,6 +112,7 @@ function comparison(c) {
   const signed = (n) => (n < 0 ? "−" : "+") + Math.abs(n).toFixed(1), length = (Date.parse(c.before.to) - Date.parse(c.before.from)) / 1000;
   const end = el("button", "act", "End the comparison (v)"), gap = length - c.sampled_seconds_before;
   end.type = "button";
+  end.dataset.key = "end comparison";
   end.addEventListener("click", () => compareWith(null));
   return panel("Active sessions by ", propertyChoice(c.by), end,
     el("p", "dim", "Compared with " + clock(Date.parse(c.before.from)) + " to " + clock(Date.parse(c.before.to)) + ". Average " +
