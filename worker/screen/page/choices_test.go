@@ -113,3 +113,16 @@ func presses(t *testing.T, address string) {
 		x.wait(button.then)
 	}
 }
+
+// sameFilter: a row that is chosen again adds no second filter.
+func sameFilter(t *testing.T, address string) {
+	t.Helper()
+	x := openTab(t)
+	x.enter(address, operatorToken)
+	x.do(`location.hash = "view=who&by=type"`)
+	const row = `document.querySelector('#main tr[data-key="client backend"]')`
+	x.wait(`names && ` + row + ` !== null`)
+	if got := x.value(`(` + row + `.click(), ` + row + `.click(), state().getAll("filter"))`); got != "type=client backend" {
+		t.Errorf("filters %s", got)
+	}
+}

@@ -197,7 +197,7 @@ func TestPage(t *testing.T) {
 		t.Run("rights", func(t *testing.T) { rights(t, address, int(holder.PgConn().PID())) })
 		t.Run("events", func(t *testing.T) { events(t, address) })
 		t.Run("browser", func(t *testing.T) { inBrowser(t, address, int(holder.PgConn().PID())) })
-		for name, test := range map[string]func(*testing.T, string){"choices": choices, "levels": otherLevels, "presses": presses} {
+		for name, test := range map[string]func(*testing.T, string){"choices": choices, "levels": otherLevels, "presses": presses, "filter": sameFilter} {
 			t.Run(name, func(t *testing.T) { test(t, address) })
 		}
 		if browserStreams.Load() == 0 {

@@ -32,7 +32,11 @@ const open = (name) => change((s) => {
   s.set("view", name);
 });
 const openSession = (pid) => change((s) => { s.set("view", "session"); s.set("pid", pid); });
-const addFilter = (by, key) => change((s) => { s.set("view", "who"); s.append("filter", by + "=" + key); });
+const addFilter = (by, key) => change((s) => {
+  const filter = by + "=" + key;
+  s.set("view", "who");
+  if (!s.getAll("filter").includes(filter)) s.append("filter", filter);
+});
 
 // clean cuts a text, and shows control and direction characters as codes.
 function clean(value) {
