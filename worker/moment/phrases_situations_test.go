@@ -319,6 +319,9 @@ var mainSituations = []situation{
 	{name: "relation-wait-vacuum", sessions: [][]string{{"@BEGIN; LOCK TABLE small", "SELECT pg_sleep(0.9)"}, {"@SELECT pg_sleep(0.2)", "VACUUM small"}}},
 	{name: "relation-wait-index", sessions: blockedBy("BEGIN; INSERT INTO small VALUES (77777, 'x', 1)", "CREATE INDEX ciw ON small (v)")},
 	{name: "relation-wait-plan", sessions: blockedBy("BEGIN; LOCK TABLE parts1", "SELECT count(*) FROM parts")},
+	{name: "relation-wait-prepared", sessions: [][]string{
+		{"@BEGIN; LOCK TABLE small", "SELECT pg_sleep(0.9)", "ROLLBACK", "SELECT pg_sleep(0.05)", "BEGIN; LOCK TABLE small"},
+		{"@PREPARE p AS SELECT count(*) FROM small", "EXECUTE p"}}, seconds: 3},
 	{name: "advisory-wait", sessions: blockedBy("BEGIN; SELECT pg_advisory_xact_lock(7)", "SELECT pg_advisory_lock(7)")},
 	{name: "advisory-wait-xact", sessions: blockedBy("BEGIN; SELECT pg_advisory_xact_lock(7)", "SELECT pg_advisory_xact_lock(7)")},
 	{name: "database-wait", setup: "CREATE DATABASE dbw", sessions: [][]string{{"BEGIN; SELECT * FROM pg_database FOR UPDATE; LOCK TABLE pg_database IN ACCESS EXCLUSIVE MODE", "SELECT pg_sleep(0.7)", "ROLLBACK"}, {"@SELECT pg_sleep(0.1)", "ALTER DATABASE dbw SET work_mem='4MB'", "DROP ROLE IF EXISTS absent"}}, seconds: 2},

@@ -279,6 +279,30 @@ func TestLongestTextWithKnownFields(t *testing.T) {
 	}
 }
 
+// TestSimilarSituationsAreNotConfused has the exact texts of stacks that differ only in the wait event, in the fields, or in a frame
+// further inwards from another, more frequent situation.
+func TestSimilarSituationsAreNotConfused(t *testing.T) {
+	const (
+		prepared = "PostgresMain ExecuteQuery GetCachedPlan RevalidateCachedQuery AcquirePlannerLocks ScanQueryForLocks LockRelationOid LockAcquireExtended ProcSleep WaitLatch"
+	)
+	fields := map[string]string{"relation": "plain", "mode": "AccessShareLock", "holder": "4709"}
+	for _, c := range []struct {
+		stack, wait string
+		fields      map[string]string
+		want        string
+	}{
+		{prepared, "Lock/relation", fields, "waits for the lock AccessShareLock on plain, held by 4709"},
+		{prepared, "Lock/relation", map[string]string{"relation": "plain"}, "waits for a lock on plain"},
+		{prepared, "Lock/relation", nil, "waits for a lock on a partition or another table of the statement"},
+	} {
+		in := PhraseInput{Functions: stack(c.stack), Major: 19, Fields: c.fields}
+		in.WaitType, in.WaitEvent, _ = strings.Cut(c.wait, "/")
+		if p := MatchPhrase(in); p.Text != c.want {
+			t.Errorf("%s, %s: %q, want %q", c.stack, c.wait, p.Text, c.want)
+		}
+	}
+}
+
 // TestEachTypeOfLock: a wait for each type of lock in pg_locks has a phrase, also if the stack has no function that is typical of it.
 func TestEachTypeOfLock(t *testing.T) {
 	functions := stack("main PostmasterMain PostgresMain extension LockAcquireExtended ProcSleep WaitLatch epoll_wait")
