@@ -445,7 +445,7 @@ var standbySituations = []situation{
 	{name: "conflict-snapshot", setup: "CREATE TABLE IF NOT EXISTS snap AS SELECT g AS a FROM generate_series(1, 1000) g", act: conflict("UPDATE snap SET a = a + 1; VACUUM snap", "SELECT 1 FROM snap LIMIT 1"), seconds: 3},
 	{name: "conflict-pin", setup: "CREATE TABLE IF NOT EXISTS snap2 AS SELECT g AS a FROM generate_series(1, 1000) g", act: conflictPin, seconds: 3},
 	{name: "conflict-database", setup: "CREATE DATABASE gone", act: conflictDatabase, seconds: 3},
-	{name: "replay-paused", act: paused, seconds: 2},
+	{name: "replay-paused", act: paused, seconds: 8},
 	{name: "standby-query-wait", act: standbyWait, seconds: 3},
 }
 

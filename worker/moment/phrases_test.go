@@ -284,6 +284,7 @@ func TestLongestTextWithKnownFields(t *testing.T) {
 func TestSimilarSituationsAreNotConfused(t *testing.T) {
 	const (
 		prepared = "PostgresMain ExecuteQuery GetCachedPlan RevalidateCachedQuery AcquirePlannerLocks ScanQueryForLocks LockRelationOid LockAcquireExtended ProcSleep WaitLatch"
+		replay   = "StartupProcessMain StartupXLOG PerformWalRecovery ReadRecord XLogPageRead "
 	)
 	fields := map[string]string{"relation": "plain", "mode": "AccessShareLock", "holder": "4709"}
 	for _, c := range []struct {
@@ -294,6 +295,10 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		{prepared, "Lock/relation", fields, "waits for the lock AccessShareLock on plain, held by 4709"},
 		{prepared, "Lock/relation", map[string]string{"relation": "plain"}, "waits for a lock on plain"},
 		{prepared, "Lock/relation", nil, "waits for a lock on a partition or another table of the statement"},
+		{replay + "WaitLatch", "Activity/RecoveryWalStream", nil, "replays WAL: waits for more WAL"},
+		{replay + "recoveryPausesHere ConditionVariableTimedSleep WaitLatch", "IPC/RecoveryPause", nil, "replays no WAL: replay is paused"},
+		{replay + "ConditionVariableTimedSleep WaitLatch", "", nil, ""},
+		{"StartupProcessMain StartupXLOG recoveryPausesHere ConditionVariableTimedSleep WaitLatch", "IPC/RecoveryPause", nil, "replays no WAL: replay is paused"},
 	} {
 		in := PhraseInput{Functions: stack(c.stack), Major: 19, Fields: c.fields}
 		in.WaitType, in.WaitEvent, _ = strings.Cut(c.wait, "/")
