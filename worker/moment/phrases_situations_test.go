@@ -294,6 +294,7 @@ var mainSituations = []situation{
 	{name: "row-wait-select", sessions: blockedBy("BEGIN; UPDATE small SET n = 1 WHERE id = 5", "SELECT * FROM small WHERE id = 5 FOR UPDATE")},
 	{name: "row-wait-delete", sessions: blockedBy("BEGIN; UPDATE small SET n = 1 WHERE id = 5", "DELETE FROM small WHERE id = 5")},
 	{name: "unique-wait", setup: "CREATE TABLE IF NOT EXISTS uw (id int PRIMARY KEY)", sessions: blockedBy("BEGIN; INSERT INTO uw VALUES (1)", "INSERT INTO uw VALUES (1)")},
+	{name: "unique-wait-delete", setup: "CREATE TABLE IF NOT EXISTS uwd (id int PRIMARY KEY);;TRUNCATE uwd;;INSERT INTO uwd VALUES (1)", sessions: blockedBy("BEGIN; DELETE FROM uwd WHERE id = 1", "INSERT INTO uwd VALUES (1)")},
 	{name: "upsert-wait", setup: "CREATE TABLE IF NOT EXISTS uw (id int PRIMARY KEY)", sessions: blockedBy("BEGIN; INSERT INTO uw VALUES (1)", "INSERT INTO uw VALUES (1) ON CONFLICT (id) DO NOTHING")},
 	{name: "spec-wait", setup: "CREATE TABLE IF NOT EXISTS spec (id int PRIMARY KEY);;" +
 		"CREATE OR REPLACE FUNCTION slow(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM pg_sleep(0.6); RETURN $1; END';;" +

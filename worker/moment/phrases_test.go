@@ -284,6 +284,7 @@ func TestLongestTextWithKnownFields(t *testing.T) {
 func TestSimilarSituationsAreNotConfused(t *testing.T) {
 	const (
 		prepared = "PostgresMain ExecuteQuery GetCachedPlan RevalidateCachedQuery AcquirePlannerLocks ScanQueryForLocks LockRelationOid LockAcquireExtended ProcSleep WaitLatch"
+		unique   = "PostgresMain ExecInsert ExecInsertIndexTuples btinsert _bt_doinsert XactLockTableWait LockAcquireExtended ProcSleep WaitLatch"
 		replay   = "StartupProcessMain StartupXLOG PerformWalRecovery ReadRecord XLogPageRead "
 	)
 	fields := map[string]string{"relation": "plain", "mode": "AccessShareLock", "holder": "4709"}
@@ -299,6 +300,8 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		{replay + "recoveryPausesHere ConditionVariableTimedSleep WaitLatch", "IPC/RecoveryPause", nil, "replays no WAL: replay is paused"},
 		{replay + "ConditionVariableTimedSleep WaitLatch", "", nil, ""},
 		{"StartupProcessMain StartupXLOG recoveryPausesHere ConditionVariableTimedSleep WaitLatch", "IPC/RecoveryPause", nil, "replays no WAL: replay is paused"},
+		{unique, "Lock/transactionid", fields, "waits for 4709, which has inserted, changed or deleted a row of plain with an equal or conflicting key"},
+		{unique, "Lock/transactionid", map[string]string{"holder": "4709"}, "waits for 4709, which has inserted, changed or deleted a row with an equal or conflicting key"},
 	} {
 		in := PhraseInput{Functions: stack(c.stack), Major: 19, Fields: c.fields}
 		in.WaitType, in.WaitEvent, _ = strings.Cut(c.wait, "/")
