@@ -302,11 +302,39 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		{"StartupProcessMain StartupXLOG recoveryPausesHere ConditionVariableTimedSleep WaitLatch", "IPC/RecoveryPause", nil, "replays no WAL: replay is paused"},
 		{unique, "Lock/transactionid", fields, "waits for 4709, which has inserted, changed or deleted a row of plain with an equal or conflicting key"},
 		{unique, "Lock/transactionid", map[string]string{"holder": "4709"}, "waits for 4709, which has inserted, changed or deleted a row with an equal or conflicting key"},
+		{"PostgresMain ExecInsert _bt_doinsert LockBufferInternal PGSemaphoreLock", "Buffer/BufferExclusive", nil, "waits for a page that another session changes or reads"},
+		{"PostgresMain ExecInsert _bt_doinsert LockBuffer PGSemaphoreLock", "Buffer/BufferShared", nil, "waits for a page that another session changes or reads"},
 	} {
 		in := PhraseInput{Functions: stack(c.stack), Major: 19, Fields: c.fields}
 		in.WaitType, in.WaitEvent, _ = strings.Cut(c.wait, "/")
 		if p := MatchPhrase(in); p.Text != c.want {
 			t.Errorf("%s, %s: %q, want %q", c.stack, c.wait, p.Text, c.want)
+		}
+	}
+}
+
+// TestWaitsExistInEachVersion: an entry whose wait events a version does not have would never match there.
+func TestWaitsExistInEachVersion(t *testing.T) {
+	for major := 14; major <= 19; major++ {
+		data, err := os.ReadFile(fmt.Sprintf("../pg/levels/waits/%d.txt", major))
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := map[wait]bool{{}: true} // also the process without a wait
+		class := ""
+		for word := range strings.FieldsSeq(strings.ToLower(string(data))) {
+			if name, ok := strings.CutSuffix(word, ":"); ok {
+				class = name
+				has[wait{class, "*"}] = true
+			} else {
+				has[wait{class, word}] = true
+			}
+		}
+		for _, e := range compiled().entries {
+			known := func(w wait) bool { return has[wait{strings.ToLower(w.kind), strings.ToLower(w.event)}] }
+			if e.first <= major && (e.last == 0 || major <= e.last) && len(e.waits) > 0 && !slices.ContainsFunc(e.waits, known) {
+				t.Errorf("PostgreSQL %d has no wait event of %s", major, e.key)
+			}
 		}
 	}
 }
