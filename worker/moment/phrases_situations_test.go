@@ -269,6 +269,7 @@ var mainSituations = []situation{
 	one("savepoints", "BEGIN", "SAVEPOINT a; INSERT INTO small VALUES (66666, 'x', 1); ROLLBACK TO a; SAVEPOINT b; INSERT INTO small VALUES (66667, 'x', 1); RELEASE b", "ROLLBACK"),
 	with("rollback", "CREATE TABLE IF NOT EXISTS rol (a int)", "BEGIN", "CREATE TABLE rol2 AS SELECT id FROM big WHERE id < 20000", "ROLLBACK"),
 	one("error", "SELECT 1 / 0"),
+	one("log-statement", "@SET log_statement='all'", "SELECT 1"),
 	one("cursor", "BEGIN", "DECLARE c SCROLL CURSOR FOR SELECT * FROM big", "FETCH 20000 FROM c", "MOVE BACKWARD 10000 IN c", "ROLLBACK"),
 	one("cursor-hold", "BEGIN", "DECLARE c CURSOR WITH HOLD FOR SELECT id, k FROM big", "COMMIT", "CLOSE c"),
 	one("largeobject", "SELECT lo_from_bytea(0, repeat('x', 1000000)::bytea)", "SELECT lo_unlink(oid) FROM pg_largeobject_metadata"),

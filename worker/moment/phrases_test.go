@@ -304,6 +304,7 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		{unique, "Lock/transactionid", map[string]string{"holder": "4709"}, "waits for 4709, which has inserted, changed or deleted a row with an equal or conflicting key"},
 		{"PostgresMain ExecInsert _bt_doinsert LockBufferInternal PGSemaphoreLock", "Buffer/BufferExclusive", nil, "waits for a page that another session changes or reads"},
 		{"PostgresMain ExecInsert _bt_doinsert LockBuffer PGSemaphoreLock", "Buffer/BufferShared", nil, "waits for a page that another session changes or reads"},
+		{"PostgresMain exec_simple_query errfinish EmitErrorReport write", "", nil, "writes a message to the server's log or to the client"},
 	} {
 		in := PhraseInput{Functions: stack(c.stack), Major: 19, Fields: c.fields}
 		in.WaitType, in.WaitEvent, _ = strings.Cut(c.wait, "/")
