@@ -305,6 +305,7 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		{"PostgresMain ExecInsert _bt_doinsert LockBufferInternal PGSemaphoreLock", "Buffer/BufferExclusive", nil, "waits for a page that another session changes or reads"},
 		{"PostgresMain ExecInsert _bt_doinsert LockBuffer PGSemaphoreLock", "Buffer/BufferShared", nil, "waits for a page that another session changes or reads"},
 		{"PostgresMain exec_simple_query errfinish EmitErrorReport write", "", nil, "writes a message to the server's log or to the client"},
+		{"PostgresMain ExecRepack cluster_rel copy_table_data heapam_relation_copy_for_cluster", "", nil, "VACUUM FULL, CLUSTER or REPACK: copies the table"},
 	} {
 		in := PhraseInput{Functions: stack(c.stack), Major: 19, Fields: c.fields}
 		in.WaitType, in.WaitEvent, _ = strings.Cut(c.wait, "/")
