@@ -286,6 +286,7 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		prepared = "PostgresMain ExecuteQuery GetCachedPlan RevalidateCachedQuery AcquirePlannerLocks ScanQueryForLocks LockRelationOid LockAcquireExtended ProcSleep WaitLatch"
 		unique   = "PostgresMain ExecInsert ExecInsertIndexTuples btinsert _bt_doinsert XactLockTableWait LockAcquireExtended ProcSleep WaitLatch"
 		replay   = "StartupProcessMain StartupXLOG PerformWalRecovery ReadRecord XLogPageRead "
+		cascade  = "PostgresMain AfterTriggerEndQuery ExecCallTriggerFunc RI_FKey_cascade_del ri_PerformCheck SPI_execute_snapshot standard_ExecutorRun ExecModifyTable "
 	)
 	fields := map[string]string{"relation": "plain", "mode": "AccessShareLock", "holder": "4709"}
 	for _, c := range []struct {
@@ -306,6 +307,9 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		{"PostgresMain ExecInsert _bt_doinsert LockBuffer PGSemaphoreLock", "Buffer/BufferShared", nil, "waits for a page that another session changes or reads"},
 		{"PostgresMain exec_simple_query errfinish EmitErrorReport write", "", nil, "writes a message to the server's log or to the client"},
 		{"PostgresMain ExecRepack cluster_rel copy_table_data heapam_relation_copy_for_cluster", "", nil, "VACUUM FULL, CLUSTER or REPACK: copies the table"},
+		{cascade + "ExecScan SeqNext", "", nil, "checks a foreign key: scans the whole referencing table"},
+		{cascade + "ExecBRDeleteTriggers ExecCallTriggerFunc plpgsql_call_handler standard_ExecutorRun ExecScan SeqNext", "", nil, "scans a table from its begin to its end"},
+		{cascade + "ExecProcNode ExecInterpExpr fmgr_sql standard_ExecutorRun ExecSeqScanWithQual", "", nil, "scans a table from its begin to its end"},
 	} {
 		in := PhraseInput{Functions: stack(c.stack), Major: 19, Fields: c.fields}
 		in.WaitType, in.WaitEvent, _ = strings.Cut(c.wait, "/")
