@@ -286,6 +286,7 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		prepared = "PostgresMain ExecuteQuery GetCachedPlan RevalidateCachedQuery AcquirePlannerLocks ScanQueryForLocks LockRelationOid LockAcquireExtended ProcSleep WaitLatch"
 		unique   = "PostgresMain ExecInsert ExecInsertIndexTuples btinsert _bt_doinsert XactLockTableWait LockAcquireExtended ProcSleep WaitLatch"
 		replay   = "StartupProcessMain StartupXLOG PerformWalRecovery ReadRecord XLogPageRead "
+		walPage  = "PostgresMain ExecModifyTable ExecUpdate heapam_tuple_update heap_update XLogInsert XLogInsertRecord AdvanceXLInsertBuffer LWLockAcquire PGSemaphoreLock"
 		cascade  = "PostgresMain AfterTriggerEndQuery ExecCallTriggerFunc RI_FKey_cascade_del ri_PerformCheck SPI_execute_snapshot standard_ExecutorRun ExecModifyTable "
 	)
 	fields := map[string]string{"relation": "plain", "mode": "AccessShareLock", "holder": "4709"}
@@ -310,6 +311,8 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		{cascade + "ExecScan SeqNext", "", nil, "checks a foreign key: scans the whole referencing table"},
 		{cascade + "ExecBRDeleteTriggers ExecCallTriggerFunc plpgsql_call_handler standard_ExecutorRun ExecScan SeqNext", "", nil, "scans a table from its begin to its end"},
 		{cascade + "ExecProcNode ExecInterpExpr fmgr_sql standard_ExecutorRun ExecSeqScanWithQual", "", nil, "scans a table from its begin to its end"},
+		{walPage, "LWLock/WALWrite", nil, "updates a row: waits for another process to write WAL, because wal_buffers is full"},
+		{walPage, "LWLock/WALBufMapping", nil, "updates a row: waits for an internal lock (LWLock)"},
 	} {
 		in := PhraseInput{Functions: stack(c.stack), Major: 19, Fields: c.fields}
 		in.WaitType, in.WaitEvent, _ = strings.Cut(c.wait, "/")
