@@ -48,6 +48,10 @@ func (r memoryReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, err //nolint:wrapcheck // source wraps it
 }
 
+// maxMemoryHeaders bounds the program headers of an image in memory, in bytes. Images have some ten of 56 bytes. A core
+// file can have the same headers at many addresses, and each Image keeps its segments.
+const maxMemoryHeaders = 8 << 10
+
 // readMemoryHeaders reads the ELF header and the program headers. It returns the ELF header as it is in memory. In
 // m.header, it removes the fields about section headers.
 func (m *Image) readMemoryHeaders() (header, error) {
@@ -56,9 +60,8 @@ func (m *Image) readMemoryHeaders() (header, error) {
 	}
 	h := m.header
 	m.header.shoff, m.header.shnum, m.header.shstrtab = 0, 0, 0
-	const pnXNum = 0xffff // the number is then in a section header, which is not mapped
-	if m.header.phnum == pnXNum {
-		return header{}, fmt.Errorf("%w: extended program header count", ErrMalformed)
+	if h.phnum*h.phentsize > maxMemoryHeaders {
+		return header{}, fmt.Errorf("%w: %d program headers of %d bytes", ErrMalformed, h.phnum, h.phentsize)
 	}
 	if err := m.readSegments(); err != nil {
 		return header{}, err

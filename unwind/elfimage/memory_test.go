@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -164,6 +165,31 @@ func TestNoSectionHeaders(t *testing.T) {
 		sameID := m.BuildID() == file.BuildID() || m.BuildID() == "" && len(want.EHFrame.Data) == 0
 		if err != nil || !bytes.HasPrefix(got.EHFrame.Data, want.EHFrame.Data) || !sameID {
 			t.Errorf("%s: %v, .eh_frame of %d bytes, build-id %q", path, err, len(got.EHFrame.Data), m.BuildID())
+		}
+	}
+}
+
+// TestManySegments: a core file can have the same headers at many addresses, and each Image keeps its segments.
+func TestManySegments(t *testing.T) {
+	for name, c := range map[string]struct {
+		count  int
+		damage func(p []byte)
+		err    error
+	}{
+		"many":         {100, func([]byte) {}, nil},
+		"too many":     {65534, func([]byte) {}, elfimage.ErrMalformed},
+		"long entries": {100, func(p []byte) { binary.LittleEndian.PutUint16(p[54:], 1<<15) }, elfimage.ErrMalformed},
+		"extended":     {0xffff, func([]byte) {}, elfimage.ErrMalformed},
+		"no segment":   {0, func([]byte) {}, elfimage.ErrMalformed},
+	} {
+		f := imagetest.File{Type: elf.ET_DYN, Programs: make([]imagetest.Program, c.count)}
+		for i := range f.Programs {
+			f.Programs[i] = imagetest.Program{Type: elf.PT_LOAD, Flags: elf.PF_R, Memsz: 0x1000}
+		}
+		p := append(f.Bytes(), make([]byte, 4<<20)...)
+		c.damage(p)
+		if _, err := elfimage.FromMemory(loaded{bytes: p}.read, 0, name); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -162,7 +162,7 @@ func (r *reader) findImages() {
 	r.loadAll(r.core.Linked(r.loaded[exe].module.Image, r.loaded[exe].bias))
 }
 
-// imageBytes is the number of bytes that an image needs in memory, without its tables.
+// imageBytes is the number of bytes that an image needs in memory, with its segments and without its tables.
 const imageBytes = 16 << 10
 
 // loadAll loads images, as many as the budget allows.
