@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -160,6 +161,40 @@ func TestMapped(t *testing.T) {
 	}
 	if v, ok := c.Aux(9); !ok || v != testCode+0x1100 {
 		t.Errorf("entry %#x, %v", v, ok)
+	}
+}
+
+// TestMappedTwice: a mapping belongs to the last image of its path, also if other images lie between them.
+func TestMappedTwice(t *testing.T) {
+	c := &corefile.Core{Files: []corefile.File{
+		{Start: 0x1000, Path: "a"}, {Start: 0x2000, Path: "b"}, {Start: 0x3000, Path: "a", Offset: 0x1000},
+		{Start: 0x4000, Path: "a"}, {Start: 0x5000, Path: "b", Offset: 0x1000}, {Start: 0x6000, Path: "a", Offset: 0x1000},
+		{Start: 0x7000, Path: "c", Offset: 0x1000},
+	}}
+	var got strings.Builder
+	for _, m := range c.Mapped()[1:] { // the first is the program, which is unknown
+		fmt.Fprintf(&got, " %s", m.Path)
+		for _, f := range m.Files {
+			fmt.Fprintf(&got, " %x", f.Start)
+		}
+	}
+	if want := " a 1000 3000 b 2000 5000 a 4000 6000"; got.String() != want {
+		t.Errorf("%s, want%s", got.String(), want)
+	}
+}
+
+// BenchmarkMapped lists many files. Half of the mappings belong to no image.
+func BenchmarkMapped(b *testing.B) {
+	c := &corefile.Core{}
+	for i := range uint64(1 << 17) {
+		f := corefile.File{Start: i << 12, End: (i + 1) << 12, Path: fmt.Sprintf("/usr/lib/%06d", i)}
+		if i >= 1<<16 {
+			f.Path, f.Offset = "/usr/lib/others", 0x1000
+		}
+		c.Files = append(c.Files, f)
+	}
+	for b.Loop() {
+		c.Mapped()
 	}
 }
 

@@ -81,16 +81,15 @@ func (c *Core) Mapped() []Mapped {
 // mappedFiles groups the mappings in NT_FILE by image. An image begins where offset 0 of its file is mapped.
 func (c *Core) mappedFiles() []Mapped {
 	var list []Mapped
+	last := make(map[string]int) // the index of the last image of a path
 	for _, f := range c.Files {
 		if f.Offset == 0 {
+			last[f.Path] = len(list)
 			list = append(list, Mapped{Path: f.Path, Header: f.Start, Files: []File{f}})
 			continue
 		}
-		for i := len(list) - 1; i >= 0; i-- {
-			if list[i].Path == f.Path {
-				list[i].Files = append(list[i].Files, f)
-				break
-			}
+		if i, ok := last[f.Path]; ok {
+			list[i].Files = append(list[i].Files, f)
 		}
 	}
 	phdr, ok := c.auxv[atPHDR]
