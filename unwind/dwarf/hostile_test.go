@@ -6,6 +6,9 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"testing/synctest"
+
+	"pg_stat_backtrace/unwind/budget"
 )
 
 // counted is a reader that counts its reads.
@@ -68,9 +71,9 @@ func TestIndexedRanges(t *testing.T) {
 	d := fromBytes(map[string][]byte{".debug_rnglists": list, ".debug_addr": make([]byte, 8)}, nil)
 	r := &counted{ReaderAt: bytes.NewReader(make([]byte, 8))}
 	d.sections.addr.r = r
-	budget := 1 << 20
+	left := 1 << 20
 	u := &unit{version: 5, addrSize: 8}
-	if _, err := d.rangeList(nil, u, value{form: formSecOffset}, &budget); !errors.Is(err, ErrTooLarge) {
+	if _, err := d.rangeList(nil, u, value{form: formSecOffset}, &left); !errors.Is(err, ErrTooLarge) {
 		t.Error(err)
 	}
 	if r.reads > 1<<20/indexCost {
@@ -78,23 +81,64 @@ func TestIndexedRanges(t *testing.T) {
 	}
 }
 
-// TestRepeatedNames checks a format that contains a name many times, each of which is read.
-func TestRepeatedNames(t *testing.T) {
+// filled is a sparse file that contains the same byte everywhere.
+type filled byte
+
+func (b filled) ReadAt(p []byte, _ int64) (int, error) {
+	for i := range p {
+		p[i] = byte(b)
+	}
+	return len(p), nil
+}
+
+// repeatedNames returns a table of names whose format contains a name 255 times.
+func repeatedNames() []byte {
 	table := []byte{255}
 	for range 255 {
 		table = append(table, lnctPath, byte(formStrp))
 	}
 	const count = 1 << 14
 	table = binary.AppendUvarint(table, count)
-	table = append(table, make([]byte, 255*4*count)...)
-	d := fromBytes(nil, nil)
-	r := &counted{ReaderAt: zeros{}}
-	d.sections.str.r, d.sections.str.size = r, 1<<20
-	c := cursor{data: table}
-	if _, err := d.readNameTable(&c, &unit{version: 5, addrSize: 8}); !errors.Is(err, ErrTooLarge) {
-		t.Error(err)
+	return append(table, make([]byte, 255*4*count)...)
+}
+
+// TestRepeatedNames checks a format that contains a name many times, each of which is read.
+func TestRepeatedNames(t *testing.T) {
+	for _, test := range []struct {
+		content filled
+		reads   int
+	}{
+		{0, maxNameBytes/nameCost + 255},
+		{'x', 3 * (maxNameBytes/maxString + 255)}, // names without an end
+	} {
+		d := fromBytes(nil, nil)
+		r := &counted{ReaderAt: test.content}
+		d.sections.str.r, d.sections.str.size = r, 1<<20
+		c := cursor{data: repeatedNames()}
+		if _, err := d.readNameTable(&c, &unit{version: 5, addrSize: 8}); !errors.Is(err, ErrTooLarge) {
+			t.Error(err)
+		}
+		if r.reads > test.reads {
+			t.Errorf("names of %q: %d reads", test.content, r.reads)
+		}
 	}
-	if r.reads > maxNameBytes/nameCost+255 {
-		t.Errorf("%d reads", r.reads)
+}
+
+// TestEffortOfNames: names are charged at their cost, which is much more than their bytes in the table.
+func TestEffortOfNames(t *testing.T) {
+	for _, content := range []filled{0, 'x'} {
+		synctest.Test(t, func(t *testing.T) { // without time, in which used bytes are regained
+			d := fromBytes(nil, nil)
+			d.effort = budget.NewEffort()
+			d.sections.str.r, d.sections.str.size = content, 1<<20
+			table := repeatedNames()
+			c := cursor{data: table}
+			if _, err := d.readNameTable(&c, &unit{version: 5, addrSize: 8}); !errors.Is(err, ErrTooLarge) {
+				t.Error(err)
+			}
+			if used := d.effort.Used(); used < 2*int64(len(table)/4) {
+				t.Errorf("names of %q: %d bytes charged", content, used)
+			}
+		})
 	}
 }

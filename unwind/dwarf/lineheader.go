@@ -165,8 +165,16 @@ func (d *Data) readNameTable(c *cursor, u *unit) ([]file, error) {
 			}
 			switch formats[i].name {
 			case lnctPath:
-				f.name, _ = d.text(u, v) // if a name is missing, only its own lines have no file
-				total += len(f.name) + nameCost
+				var err error
+				f.name, err = d.text(u, v) // if a name is missing, only its own lines have no file
+				length := len(f.name)
+				if errors.Is(err, errNoEnd) {
+					length = maxString // bytes in which the end was searched
+				}
+				total += length + nameCost
+				if err := d.charge(headerCost+int64(length/readCost), "names of files"); err != nil {
+					return nil, err
+				}
 			case lnctDirectoryIndex:
 				f.dir = v.u
 			default: // time, size, checksum

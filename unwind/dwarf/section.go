@@ -109,6 +109,9 @@ func (s *section) cursor(off, n uint64) (cursor, error) {
 	return cursor{data: p, base: off, big: s.big}, err
 }
 
+// errNoEnd means that a string has no end within maxString bytes.
+var errNoEnd = fmt.Errorf("%w: string without an end", ErrMalformed)
+
 // str returns the string at off.
 func (s *section) str(off uint64) (string, error) {
 	for n := uint64(stringStep); ; n *= 8 {
@@ -120,7 +123,7 @@ func (s *section) str(off uint64) (string, error) {
 			return string(c.data[:i]), nil
 		}
 		if uint64(len(c.data)) < n || n >= maxString {
-			return "", fmt.Errorf("%w: string at %s+%#x has no end", ErrMalformed, s.name, off)
+			return "", fmt.Errorf("%w: %s+%#x", errNoEnd, s.name, off)
 		}
 	}
 }
