@@ -2,7 +2,9 @@ package dwarf
 
 import (
 	"bytes"
+	"compress/zlib"
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -144,6 +147,47 @@ func TestSpillDamaged(t *testing.T) {
 	}
 	if len(told) != 1 || !errors.Is(told[0], elfimage.ErrMalformed) {
 		t.Errorf("told %v", told)
+	}
+}
+
+// compressedImage returns a file with debugging information of which one section is compressed, and the position of the
+// last byte of this section.
+func compressedImage(t *testing.T, name string, content []byte, declared uint64) (file []byte, last int) {
+	t.Helper()
+	data := binary.LittleEndian.AppendUint64([]byte{byte(elf.COMPRESS_ZLIB), 0, 0, 0, 0, 0, 0, 0}, declared)
+	out := bytes.NewBuffer(binary.LittleEndian.AppendUint64(data, 1))
+	w := zlib.NewWriter(out)
+	if _, err := w.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f := imagetest.File{Type: elf.ET_DYN, Machine: elf.EM_X86_64, Sections: []imagetest.Section{
+		{Name: name, Type: elf.SHT_PROGBITS, Flags: elf.SHF_COMPRESSED, Data: out.Bytes()},
+		{Name: ".debug_abbrev", Type: elf.SHT_PROGBITS, Data: []byte{0}},
+	}}
+	if name != ".debug_info" {
+		f.Sections = append(f.Sections, imagetest.Section{Name: ".debug_info", Type: elf.SHT_PROGBITS, Data: []byte{0}})
+	}
+	file = f.Bytes()
+	return file, bytes.Index(file, out.Bytes()) + out.Len() - 1
+}
+
+// TestSpillChecksum: the checksum is compared also if the last piece is full when the content ends.
+func TestSpillChecksum(t *testing.T) {
+	for _, size := range []int{minSpill, minSpill + 1} {
+		content := make([]byte, size)
+		binary.LittleEndian.PutUint32(content, uint32(size-4))
+		content[4] = 99 // a unit of an unknown version
+		file, last := compressedImage(t, ".debug_info", content, uint64(size))
+		if err := openBytes(t, file, Options{Spill: tempFile(t)}).Load(); err != nil {
+			t.Fatal(err)
+		}
+		file[last] ^= 1
+		if err := openBytes(t, file, Options{Spill: tempFile(t)}).Load(); !errors.Is(err, elfimage.ErrMalformed) {
+			t.Errorf("%d bytes: %v", size, err)
+		}
 	}
 }
 

@@ -189,6 +189,11 @@ func (z *streamPieces) Next() ([]byte, error) {
 		more, err = z.r.Read(z.buf[n:])
 		n += more
 	}
+	if err == nil && uint64(n) == z.left { // the piece is full, but the decoder has not reached the end of the stream
+		var more int
+		more, err = io.ReadFull(z.r, make([]byte, 1))
+		n += more
+	}
 	z.err = z.judge(uint64(n), err)
 	z.left -= min(z.left, uint64(n))
 	if n > 0 && (z.err == nil || errors.Is(z.err, io.EOF)) {
