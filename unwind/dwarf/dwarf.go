@@ -150,13 +150,17 @@ func (d *Data) findSections(m *elfimage.Image, suffix string) error {
 			return
 		}
 		s.size, s.r = size, r
-		d.effort.Credit(int64(min(size, math.MaxInt64/2)))
+		credit := int64(min(size, math.MaxInt64/2))
 		if r == nil {
+			if _, e := m.Expand(name); e != nil { // it cannot have the size that it declares
+				credit = 0
+			}
 			s.expand = func() ([]byte, error) { return d.expand(m, i, name, size) }
 			if d.options.Spill != nil && size >= minSpill {
 				s.spill = func() (*spilled, error) { return spill(m, name, d.options.Spill) }
 			}
 		}
+		d.effort.Credit(credit)
 	})
 	if err != nil {
 		return fmt.Errorf("dwarf: %w", err)

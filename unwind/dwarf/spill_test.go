@@ -191,6 +191,16 @@ func TestSpillChecksum(t *testing.T) {
 	}
 }
 
+// TestImpossibleSize: a section that cannot have its declared size does not raise the limit of the processor time.
+func TestImpossibleSize(t *testing.T) {
+	for declared, want := range map[uint64]int64{64: 64, 1 << 62: 0} {
+		file, _ := compressedImage(t, ".debug_str", make([]byte, 64), declared)
+		if got := openBytes(t, file, Options{}).effort.Input(); got != want+2 { // .debug_info and .debug_abbrev
+			t.Errorf("%d declared bytes: an input of %d", declared, got)
+		}
+	}
+}
+
 // TestReadAhead checks that the other sections of a look-up are expanded in parallel with .debug_info.
 func TestReadAhead(t *testing.T) {
 	d := openBytes(t, largeCompressed(t), Options{Spill: tempFile(t)})
