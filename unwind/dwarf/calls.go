@@ -45,10 +45,11 @@ type callSearch struct {
 	calls []call
 	spans []span
 	// The field depth is the nesting depth of the next entry. The field open is the only depth at which entries are
-	// examined: there, all parents of an entry contain the address.
-	depth, open int
-	budget      int
-	err         error
+	// examined: there, all parents of an entry contain the address, or are lexical blocks without addresses. The field
+	// inner is the depth of the children of the innermost call in calls.
+	depth, open, inner int
+	budget             int
+	err                error
 }
 
 func (s *callSearch) run() {
@@ -56,7 +57,7 @@ func (s *callSearch) run() {
 		e := &s.w.e
 		if e.null {
 			s.depth--
-			if s.depth < s.open && len(s.calls) > 1 || s.depth <= 0 {
+			if s.depth < s.inner && len(s.calls) > 1 || s.depth <= 0 {
 				return // the innermost call is known, or the function has ended
 			}
 			s.open = min(s.open, s.depth)
@@ -119,6 +120,7 @@ func (s *callSearch) enter(e *entry) bool {
 				offset: e.off, start: p.low, entry: s.d.entryPC(s.w.unit, e, spans),
 				file: e.callFile.u, line: e.callLine.u,
 			})
+			s.inner = s.depth + 1
 		}
 		return true
 	}
