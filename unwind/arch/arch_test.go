@@ -193,6 +193,11 @@ func TestMovesSP(t *testing.T) {
 		{AMD64, []byte{0x49, 0x87, 0xe3}, true},                   // xchg %rsp, %r11
 		{AMD64, []byte{0x4c, 0x87, 0xdc}, true},                   // xchg %r11, %rsp
 		{AMD64, []byte{0x8f, 0x00}, true},                         // pop (%rax)
+		{AMD64, []byte{0x9c}, true},                               // pushf
+		{AMD64, []byte{0x9d}, true},                               // popf
+		{AMD64, []byte{0x0f, 0xa0}, true},                         // push %fs
+		{AMD64, []byte{0x0f, 0xa9}, true},                         // pop %gs
+		{AMD64, []byte{0x0f, 0xa3, 0xc3}, false},                  // bt %eax, %ebx
 		{AMD64, []byte{0x49, 0x29, 0xc4}, false},                  // sub %rax, %r12
 		{AMD64, []byte{0x4c, 0x2b, 0x67, 0x08}, false},            // sub 8(%rdi), %r12
 		{AMD64, []byte{0x49, 0x3b, 0x66, 0x10}, false},            // cmp 16(%r14), %rsp
