@@ -1,13 +1,22 @@
 package elfimage
 
-import "debug/elf"
+import (
+	"debug/elf"
+	"os"
+)
 
 // Bias returns the load bias of the image, run-time minus link-time address, from a mapping of its file. The arguments
-// are the mapping's start address and its offset in the file, both in bytes. Use an executable mapping: if two segments
+// are the mapping's start address and its offset in the file, both in bytes. The process is one of this host. Use an executable mapping: if two segments
 // share a page of the file, Bias assumes the executable segment. ok is false if the mapping fits no segment.
 func (m *Image) Bias(mappingStart, mappingOffset uint64) (bias uint64, ok bool) {
-	// A mapping begins with the page that contains the segment's first byte. Page sizes are tried from the smallest.
-	for _, page := range []uint64{4 << 10, 16 << 10, 64 << 10} {
+	return m.biasOf(mappingStart, mappingOffset, uint64(os.Getpagesize()))
+}
+
+// biasOf is Bias for a kernel whose pages have pageSize bytes.
+func (m *Image) biasOf(mappingStart, mappingOffset, pageSize uint64) (bias uint64, ok bool) {
+	// A mapping begins with the page that contains the segment's first byte. The kernel's page size is tried first: with
+	// a smaller one, a segment before the code could seem to begin at the offset.
+	for _, page := range []uint64{pageSize, 4 << 10, 16 << 10, 64 << 10} {
 		if s := m.segmentBy(func(s *Segment) bool { return s.Offset&^(page-1) == mappingOffset }); s != nil {
 			return s.bias(mappingStart, mappingOffset)
 		}

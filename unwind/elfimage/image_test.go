@@ -87,7 +87,7 @@ func compareSegments(t *testing.T, m *elfimage.Image, want *elf.File) {
 		if s != loads[i] {
 			t.Errorf("segment %d: %+v, not %+v", i, s, loads[i])
 		}
-		if !mapped(m) {
+		if !mapped(m) || os.Getpagesize() != 4<<10 { // with larger pages, the places are others
 			continue
 		}
 		if bias, ok := m.Bias(0x7f0000000000+s.Vaddr&^0xfff, s.Offset&^0xfff); !ok || bias != 0x7f0000000000 {
@@ -308,29 +308,6 @@ func TestBuildIDAndDebugLink(t *testing.T) {
 		f.Sections[1].Data = f.Sections[1].Data[:10]
 		if name, _, ok := build(t, &f).DebugLink(); ok {
 			t.Errorf("cut debug link %q", name)
-		}
-	}
-}
-
-// TestBias takes layouts where a page of the file belongs to two segments.
-func TestBias(t *testing.T) {
-	const base = 0x555500000000
-	f := imagetest.File{Type: elf.ET_DYN, Programs: []imagetest.Program{
-		{Type: elf.PT_LOAD, Flags: elf.PF_R, Offset: 0, Vaddr: 0, Filesz: 0x1ff0, Memsz: 0x1ff0},
-		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_X, Offset: 0x1ff0, Vaddr: 0x2ff0, Filesz: 0x5000, Memsz: 0x5000},
-		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_W, Offset: 0x6ff0, Vaddr: 0x8ff0, Filesz: 0x3000, Memsz: 0x9000},
-	}}
-	m := build(t, &f)
-	for _, c := range []struct {
-		start, offset uint64
-		ok            bool
-	}{
-		{base, 0, true}, {base + 0x2000, 0x1000, true}, {base + 0x4000, 0x3000, true}, {base + 0x8000, 0x6000, true},
-		{base + 0xa000, 0x8000, true}, {base + 0x20000, 0x20000, false}, {base + 1, 0, false},
-	} {
-		bias, ok := m.Bias(c.start, c.offset)
-		if ok != c.ok || ok && bias != base {
-			t.Errorf("mapping %#x of %#x: bias %#x, %v", c.start, c.offset, bias, ok)
 		}
 	}
 }

@@ -82,7 +82,14 @@ func (c *Cache) ofMapping(pid int, maps []process.Mapping, j int) Placed {
 	if mod == nil {
 		return Placed{}
 	}
-	bias, ok := mod.Image.Bias(base.Start, base.Offset)
+	var bias uint64
+	if base.Perms&process.Exec != 0 {
+		bias, ok = mod.Image.Bias(base.Start, base.Offset)
+	} else { // the code may begin in the same page of the file, but its mapping is another one
+		var header uint64
+		header, ok = mod.Image.Header()
+		bias = base.Start - header
+	}
 	if !ok {
 		return Placed{}
 	}
