@@ -475,6 +475,26 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestBatchBeyondMemory: a batch that is larger than the memory for batches does not drop the others.
+func TestBatchBeyondMemory(t *testing.T) {
+	s, err := openSpool("", DefaultSpool, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.add(Pyroscope, make([]byte, 1000), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.add(OTLP, make([]byte, maxMemory+1), 1); err == nil {
+		t.Error("a batch beyond the limit was kept")
+	}
+	if pending, _, dropped := s.figures(Pyroscope); pending != 1 || dropped != 0 {
+		t.Errorf("%d pending, %d dropped", pending, dropped)
+	}
+	if _, _, dropped := s.figures(OTLP); dropped != 1 {
+		t.Errorf("%d dropped", dropped)
+	}
+}
+
 // TestBatchInFlight: a batch that is being sent stays, and its profiles count once.
 func TestBatchInFlight(t *testing.T) {
 	for name, dir := range map[string]string{"disk": t.TempDir(), "memory": ""} {

@@ -202,9 +202,10 @@ func (s *spool) makeRoom(b *batch) error {
 	return err
 }
 
-// makeMemory drops the oldest batches in memory until size more bytes fit into maxMemory. It reports whether they fit.
+// makeMemory drops the oldest batches in memory until size more bytes fit into maxMemory. It reports whether they fit. It drops
+// nothing for a size that can never fit.
 func (s *spool) makeMemory(size int64) bool {
-	return s.dropUntil(func() bool { return s.memory+size <= maxMemory }, func(b *batch) bool { return b.path == "" })
+	return size <= maxMemory && s.dropUntil(func() bool { return s.memory+size <= maxMemory }, func(b *batch) bool { return b.path == "" })
 }
 
 // dropUntil drops batches, the oldest first, until the callback done returns true. It drops only batches for which the
