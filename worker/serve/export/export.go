@@ -34,6 +34,7 @@ type Figures struct {
 const (
 	givenUp  = "profiles were given up"
 	inMemory = "profiles wait in memory while the receiver is down"
+	notKept  = "a profile could not be kept on disk: it waits in memory or was given up"
 )
 
 // New makes an exporter. It returns an error if an option or HeaderFile is wrong. If SpoolDir cannot be used, New logs
@@ -109,7 +110,7 @@ func (e *Exporter) Run(ctx context.Context) {
 		began := time.Now()
 		p, err := e.cfg.Collect(ctx, e.cfg.Interval)
 		if err == nil {
-			once(inMemory, e.keep(p))
+			once(notKept, e.keep(p))
 		}
 		if ctx.Err() == nil {
 			once("cannot make profiles to push, trying again", err)

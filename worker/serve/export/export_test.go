@@ -702,13 +702,27 @@ func TestFullDisk(t *testing.T) {
 		profiles <- sample()
 	}
 	wait(t, "failures", func() bool { f := e.Figures()[0]; return f.Failed > 0 && f.Pending == 6 })
-	if told.count(inMemory, "no space left") != 1 {
+	if told.count(notKept, "no space left") != 1 {
 		t.Errorf("%+v", told.all)
 	}
 	r.set(accept)
 	wait(t, "the profiles arrive", func() bool { return e.Figures()[0].Sent == 6 })
 	if files, _ := filepath.Glob(filepath.Join(dir, "*"+newSuffix)); len(files) > 0 {
 		t.Errorf("incomplete files are left: %v", files)
+	}
+}
+
+// TestNoRoom: the log does not say that a dropped profile waits.
+func TestNoRoom(t *testing.T) {
+	r := receive(t, accept)
+	e, profiles, told, _ := export(t, Config{Pyroscope: r.URL, SpoolBytes: 1})
+	for range 2 {
+		profiles <- sample()
+	}
+	wait(t, "the profile is dropped", func() bool { return e.Figures()[0].Dropped > 0 })
+	wait(t, "a message", func() bool { return told.count("", "larger than the room") > 0 })
+	if told.count(inMemory, "") > 0 {
+		t.Errorf("%+v", told.all)
 	}
 }
 
