@@ -80,9 +80,9 @@ type place struct {
 	root bool
 }
 
-// at returns the place of a path. The caller closes the place. A path that leads through a process's root or working
-// directory is walked with the ids of that process, any other path with the ids of u. The folder of the process in
-// /proc stays open until the file is open, because another process may get the process id.
+// at returns the place of a path. The caller closes the place. The path is walked with the ids of u. If u has no ids, a path
+// that leads through a process's root or working directory is walked with the ids of that process. The folder of the
+// process in /proc stays open until the file is open, because another process may get the process id.
 func (u User) at(path string) (place, error) {
 	folder, rest, ok := cutFolder(path)
 	root := strings.HasPrefix(rest, "root/") && rest != "root/"
@@ -93,9 +93,11 @@ func (u User) at(path string) (place, error) {
 	if err != nil {
 		return place{}, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	if u, err = ofFolder(fd); err != nil {
-		_ = unix.Close(fd)
-		return place{}, fmt.Errorf("%s: %w", path, err)
+	if !u.set { // otherwise the user u may have chosen the path, and the process may have more rights
+		if u, err = ofFolder(fd); err != nil {
+			_ = unix.Close(fd)
+			return place{}, fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	return place{path: path, user: u, base: fd, inside: strings.TrimPrefix(rest, "root/"), root: root}, nil
 }

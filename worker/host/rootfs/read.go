@@ -22,7 +22,7 @@ import (
 // program that the user may execute but not read.
 func Open(path string) (*os.File, error) { return User{}.Open(path) }
 
-// Open works like the function Open. But for a path that does not lead through a process, it uses the rights of u.
+// Open works like the function Open. But if u has ids, it uses the rights of u for each path.
 func (u User) Open(path string) (*os.File, error) { return u.openIf(path, 0, nil) }
 
 // OpenSame opens a regular file with the rights of this process if the function same returns true for the file's device
@@ -66,7 +66,7 @@ func (u User) OpenBelow(dir, path string) (*os.File, error) {
 // Stat describes the file to which a path leads. It walks the path with the same ids as Open.
 func Stat(path string) (fs.FileInfo, error) { return User{}.Stat(path) }
 
-// Stat works like the function Stat. But for a path that does not lead through a process, it uses the rights of u.
+// Stat works like the function Stat. But if u has ids, it uses the rights of u for each path.
 func (u User) Stat(path string) (fs.FileInfo, error) {
 	f, _, err := u.find(path, 0)
 	if err != nil {

@@ -38,10 +38,15 @@ func TestRightsForDebugFiles(t *testing.T) {
 	if err := errors.Join(os.Chmod(root, 0o755), os.Chmod(root+"/bin", 0o755)); err != nil {
 		t.Fatal(err)
 	}
+	// An image may name a file by the folder of another process, here of one of root's.
+	t.Chdir(dir)
+	self := ProcFolder(os.Getpid())
 	for path, want := range map[string]error{
 		dir + "/secret": fs.ErrPermission, dir + "/open": nil, dir + "/pipe": rootfs.ErrNotRegular,
 		folder + "/file": nil, folder + "/pipe": rootfs.ErrNotRegular,
 		folder + "/../secret": fs.ErrPermission, folder + "/none": fs.ErrNotExist,
+		self + "/root" + dir + "/secret": fs.ErrPermission, self + "/root" + dir + "/open": nil,
+		self + "/cwd/secret": fs.ErrPermission, self + "/cwd/open": nil,
 	} {
 		m := Module{User: rootfs.IDs(stranger, stranger), Sources: &Sources{Folders: []string{folder}}}
 		check(t, &m, path, want)
