@@ -18,6 +18,7 @@ import (
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/serve/export"
 	"pg_stat_backtrace/worker/serve/metrics"
 )
@@ -87,6 +88,7 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 		})
 		if err == nil {
 			w.reportCost(summary, &expensive)
+			foldWorkers(p, state.BackendTypes(w.server().Version))
 		}
 		return p, err
 	}
@@ -99,6 +101,18 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 	w.log.Info().Str("cluster", cfg.Cluster).Str("mode", cfg.Mode).Str("spool", cfg.SpoolDir).Msg("pushing profiles")
 	wg.Go(func() { w.exporter.Run(ctx) })
 	return nil
+}
+
+// foldWorkers gives one type to all background workers except parallel workers, as in the metrics. The receiver makes a
+// series for each type, and extensions put ids of jobs, databases and subscriptions into the types of their workers. types
+// are the server's own types.
+func foldWorkers(p *profile.Profile, types []string) {
+	for _, s := range p.Sample {
+		kind := s.Label[clusterprofile.LabelBackendType]
+		if len(kind) > 0 && kind[0] != state.ParallelWorker && !slices.Contains(types, kind[0]) {
+			s.Label[clusterprofile.LabelBackendType] = []string{state.BackgroundWorker}
+		}
+	}
 }
 
 // reportCost logs when a profile ends early because of its cost and the profile before did not, and when a profile lasts for the
