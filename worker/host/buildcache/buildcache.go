@@ -249,17 +249,37 @@ func (f Folder) Save(k Key, data []byte) error {
 // make makes the folder if it is missing. The parent folders of root's folder get mode 0755, because a service of
 // another user can have its own folder there.
 func (f Folder) make() error {
-	above := os.FileMode(0o700)
+	parent := filepath.Dir(string(f))
 	if os.Geteuid() == 0 {
-		above = 0o755
-	}
-	if err := os.MkdirAll(filepath.Dir(string(f)), above); err != nil {
+		if err := makePublic(parent); err != nil {
+			return err
+		}
+	} else if err := os.MkdirAll(parent, 0o700); err != nil {
 		return err
 	}
 	if err := os.Mkdir(string(f), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	return nil
+}
+
+// makePublic makes a folder, and its missing parent folders, with mode 0755 under every umask.
+func makePublic(dir string) error {
+	const public = 0o755
+	err := os.Mkdir(dir, public)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := makePublic(filepath.Dir(dir)); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, public)
+	}
+	switch {
+	case err == nil:
+		return os.Chmod(dir, public)
+	case errors.Is(err, os.ErrExist):
+		return nil
+	}
+	return err
 }
 
 // temporary begins the names of files that are not complete yet.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const build = "0123456789abcdef"
@@ -126,6 +128,23 @@ func TestForeignFilesAreIgnored(t *testing.T) {
 				t.Errorf("save: %v, then %q", err, f.Load(k))
 			}
 		})
+	}
+}
+
+// TestParentOfRootsFolder: a service of another user can have its own folder beside root's, whatever umask root has.
+func TestParentOfRootsFolder(t *testing.T) { // not parallel: the umask is one of the whole process
+	if os.Geteuid() != 0 {
+		t.Skip("only root's folder has neighbours")
+	}
+	defer unix.Umask(unix.Umask(0o077))
+	parent := filepath.Join(t.TempDir(), "cache", "pg_stat_backtrace")
+	if err := Folder(filepath.Join(parent, "root")).Save(Key{"names", build, "detail"}, []byte("result")); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{filepath.Dir(parent): 0o755, parent: 0o755, parent + "/root": 0o700} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v", path, info, err)
+		}
 	}
 }
 
