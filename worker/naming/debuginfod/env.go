@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -70,10 +71,13 @@ func SplitURLs(list string) []string {
 const folder = "debuginfod_client"
 
 // DefaultCacheDir returns the folder that this user's other clients use: $DEBUGINFOD_CACHE_PATH, or debuginfod_client
-// in $XDG_CACHE_HOME or ~/.cache.
+// in $XDG_CACHE_HOME or ~/.cache. If root has the environment of another user, it is the folder in root's home directory.
 func DefaultCacheDir(getenv func(string) string) (string, error) {
 	if dir := getenv(EnvCache); dir != "" {
 		return dir, nil
+	}
+	if os.Geteuid() == 0 && ofOtherUser(getenv("HOME")) { // that user could not read what root has downloaded
+		return homeCache(0)
 	}
 	if dir := getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, folder), nil
@@ -83,6 +87,16 @@ func DefaultCacheDir(getenv func(string) string) (string, error) {
 		return homeCache(os.Geteuid())
 	}
 	return filepath.Join(home, ".cache", folder), nil
+}
+
+// ofOtherUser reports whether a home directory belongs to another user than root.
+func ofOtherUser(home string) bool {
+	info, err := os.Stat(home)
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Uid != 0
 }
 
 // ServiceCacheDir returns the folder for a service that now runs as user uid: $DEBUGINFOD_CACHE_PATH, or

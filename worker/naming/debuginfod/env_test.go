@@ -1,6 +1,7 @@
 package debuginfod
 
 import (
+	"os"
 	"os/user"
 	"path/filepath"
 	"slices"
@@ -97,6 +98,18 @@ func TestCacheDirs(t *testing.T) {
 		other, err3 := ServiceCacheDir(env(tt.env...), uid, false)
 		if user != tt.user || since != tt.since || other != tt.other || err1 != nil || err2 != nil || err3 != nil {
 			t.Errorf("%q: %q %q %q, %v %v %v", tt.env, user, since, other, err1, err2, err3)
+		}
+	}
+	if os.Geteuid() == 0 { // sudo can keep the environment of another user
+		home := t.TempDir()
+		if err := os.Chown(home, 12345, 12345); err != nil {
+			t.Fatal(err)
+		}
+		want := filepath.Join(me.HomeDir, ".cache/debuginfod_client")
+		for _, e := range [][]string{{"HOME", home}, {"HOME", home, "XDG_CACHE_HOME", home + "/cache"}} {
+			if dir, err := DefaultCacheDir(env(e...)); dir != want || err != nil {
+				t.Errorf("%q: root has %q, %v", e, dir, err)
+			}
 		}
 	}
 	if dir, err := ServiceCacheDir(env("HOME", "/root"), 1<<30, false); err == nil {
