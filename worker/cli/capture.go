@@ -190,8 +190,8 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 // run captures all processes in each round. If a capture fails, run reports
 // it on stderr and leaves this process out of later rounds.
 func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout, stderr io.Writer) error {
-	if f.format == console.FormatPprof && console.Terminal(stdout) {
-		return console.Usage(errors.New("--format pprof is binary: write it to a file or a pipe"))
+	if err := console.RefuseBinary(f.format, stdout); err != nil {
+		return err
 	}
 	host.Frugal()
 	defer collectLate(f.warmUp + f.repeat)()

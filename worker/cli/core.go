@@ -57,6 +57,9 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 // runCore prints the stacks of a core file. It returns at once after an interrupt, as reading the core from a pipe may block for
 // ever.
 func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) error {
+	if err := console.RefuseBinary(f.format, stdout); err != nil {
+		return err
+	}
 	return console.UntilInterrupt(ctx, 0, func() error {
 		c, err := capture.ReadCore(f.core.file, capture.CoreOptions{
 			Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines, Stdin: os.Stdin,

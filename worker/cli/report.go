@@ -115,6 +115,11 @@ func formatByName(file string) string {
 // run reads the files, and writes the result. It opens the output last, so that an existing output file stays if an input file
 // cannot be read.
 func (f *reportFlags) run(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
+	if f.output == "" {
+		if err := console.RefuseBinary(f.format, stdout); err != nil {
+			return err
+		}
+	}
 	var (
 		p   *pprof.Profile
 		o   profilefmt.Options

@@ -243,14 +243,8 @@ func IsColoured(w io.Writer) bool {
 
 // TerminalWidth returns the number of columns of the terminal to which w writes; 0: w is no terminal, or its size is not known.
 func TerminalWidth(w io.Writer) int {
-	if o, ok := w.(*Output); ok {
-		w = o.Writer
-	}
-	if c, ok := w.(*CheckedWriter); ok {
-		w = c.w
-	}
-	file, ok := w.(*os.File)
-	if !ok || !IsTerminal(file) {
+	file := terminal(w)
+	if file == nil {
 		return 0
 	}
 	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
@@ -258,6 +252,28 @@ func TerminalWidth(w io.Writer) int {
 		return 0
 	}
 	return int(size.Col)
+}
+
+// RefuseBinary returns an error if a profile in this format is binary and w is a terminal.
+func RefuseBinary(format string, w io.Writer) error {
+	if format != FormatPprof || terminal(w) == nil {
+		return nil
+	}
+	return Usage(errors.New("--format pprof is binary: write it to a file or a pipe"))
+}
+
+// terminal returns the terminal to which w writes; nil: w is no terminal.
+func terminal(w io.Writer) *os.File {
+	if o, ok := w.(*Output); ok {
+		w = o.Writer
+	}
+	if c, ok := w.(*CheckedWriter); ok {
+		w = c.w
+	}
+	if file, ok := w.(*os.File); ok && IsTerminal(file) {
+		return file
+	}
+	return nil
 }
 
 // IsTerminal reports whether a file is a terminal.

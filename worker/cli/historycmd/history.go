@@ -96,8 +96,10 @@ func NewHistory() *cobra.Command {
 					return console.Usage(err)
 				}
 			}
-			if f.format == profilefmt.Pprof && f.output == "" && console.Terminal(cmd.OutOrStdout()) {
-				return console.Usage(errors.New("--format pprof is binary: write it to a file with -o"))
+			if f.output == "" {
+				if err := console.RefuseBinary(f.format, cmd.OutOrStdout()); err != nil {
+					return err
+				}
 			}
 			out, err := console.CreateOutput(f.output, cmd.OutOrStdout())
 			if err != nil {

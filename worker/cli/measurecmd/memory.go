@@ -86,6 +86,9 @@ func NewMemory() *cobra.Command {
 			if err := f.checkMode(cmd); err != nil {
 				return console.Usage(err)
 			}
+			if err := console.RefuseBinary(f.format, cmd.OutOrStdout()); err != nil {
+				return err
+			}
 			if f.allocations.on {
 				pid, budget, err := f.allocations.check(f.format, args)
 				if err != nil {

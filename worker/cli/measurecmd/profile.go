@@ -307,8 +307,10 @@ func member(pid int) (cluster.Cluster, process.ID, error) {
 
 // run samples, and prints the profile. After an interrupt, the profile has the samples until then.
 func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
-	if f.format == profilefmt.Pprof && f.output == "" && console.Terminal(stdout) && !f.stats {
-		return console.Usage(errors.New("--format pprof is binary: write it to a file with -o"))
+	if f.output == "" && !f.stats {
+		if err := console.RefuseBinary(f.format, stdout); err != nil {
+			return err
+		}
 	}
 	filter, err := f.filter()
 	if err != nil {
