@@ -12,6 +12,7 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/report/units"
@@ -282,11 +283,18 @@ func (c *cleaner) stack(s *ProcessStack) ProcessStack {
 	return out
 }
 
-// frames replaces the names of functions of procedural languages.
+// frames replaces the names of functions of procedural languages. Before such a name, a profile by the kernel has the kind of
+// the level, other stacks have recorder.Procedural.
 func (c *cleaner) frames(list []string) (out []string) {
 	for _, f := range list {
-		if name, ok := strings.CutPrefix(f, recorder.Procedural); ok {
-			f = recorder.Procedural + c.number("function", name)
+		for _, prefix := range []string{
+			recorder.Procedural, string(backtrace.PLpgSQL) + ":", string(backtrace.SQL) + ":", string(backtrace.PLPerl) + ":",
+			string(backtrace.PLPython) + ":",
+		} {
+			if name, ok := strings.CutPrefix(f, prefix); ok {
+				f = prefix + c.number("function", name)
+				break
+			}
 		}
 		out = append(out, f)
 	}

@@ -44,7 +44,9 @@ func TestProfileFold(t *testing.T) {
 	if fmt.Sprint(list[0]) != fmt.Sprint(want) || list[1].Wait != "Client:ClientRead" || list[1].Seconds != 2 || list[2].Seconds != 1 {
 		t.Errorf("%+v", list[:3])
 	}
-	i := &Incident{Profile: &Profile{Stacks: append([]ProfileStack{{Wait: "Extension:evil<b>", Frames: []string{"pl:secret() line 3", "main"}}}, list...)}}
+	i := &Incident{Profile: &Profile{Stacks: append([]ProfileStack{{Wait: "Extension:evil<b>", Frames: []string{
+		"pl:secret() line 3", "plpgsql:secret(integer)", "sql:secret", "plperl:secret", "plpython:secret", "main",
+	}}}, list...)}}
 	clean, _ := Anonymous(i)
 	if text := fmt.Sprint(*clean.Profile); strings.Contains(text, "secret") || !strings.Contains(text, "WaitOnLock") {
 		t.Errorf("bundle: %s", text)
