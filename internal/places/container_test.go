@@ -223,6 +223,10 @@ func (s *elsewhere) hostPIDs(t *testing.T, dir string, outside bool) {
 		print("memory", "-D", dir):                    {fmt.Sprintf("%d (host_pid %d)", own, here)},
 		print("top", "-D", dir, "--batch", "-n", "1"): {"own process ids"},
 	}
+	// Without -D, the process id also chooses the server, so it is this host's.
+	if text := print("top", "--batch", "-n", "1", "--pid", strconv.Itoa(there)); !strings.Contains(text, "SELECT FROM locked") {
+		t.Errorf("top --pid %d does not show the session:\n%s", there, text)
+	}
 	s.incident(t, dir)
 	for text, parts := range wants {
 		for _, part := range parts {

@@ -121,7 +121,7 @@ func NewTop() *cobra.Command {
 	fs.StringVar(&f.by, "by", string(source.ByQuery), "in the view who, count by `PROPERTY`: "+strings.Join(properties(), ", "))
 	fs.StringVar(&f.side, "side", string(source.Both), "in the view flame, show the stacks of `SIDE`: both, on-cpu or off-cpu")
 	fs.StringArrayVar(&f.filters, "filter", nil, "count only sessions with `PROPERTY=VALUE`; may be given several times")
-	fs.IntVar(&f.pid, "pid", 0, "begin with the session of this `PID`, as the server has it")
+	fs.IntVar(&f.pid, "pid", 0, "begin with the session of this `PID`; with -D or --connect as the server has it, else as this host has it")
 	fs.StringVar(&f.since, "since", "", "show the recorded time from `TIME`: "+console.WhenUsage)
 	fs.StringVar(&f.until, "until", "", "with --since: show the time until `TIME`; default: now")
 	fs.StringVar(&f.at, "at", "", "show sessions, blocked processes and findings at `TIME`, and the time around it")
@@ -292,6 +292,8 @@ func (f *topFlags) runSource(cmd *cobra.Command, s *view.State) error {
 	case list:
 		return f.runServers(cmd, true)
 	}
+	s.PID = f.pid // choose may have changed it
+
 	const patience = time.Second // after this time, a message says why opening the server takes long
 	slow := time.AfterFunc(patience, func() {
 		if f.isBatch() {
@@ -329,6 +331,7 @@ func (f *topFlags) choose() (dataDir string, list bool, err error) {
 			return "", false, err
 		}
 		if c.DataDir != "" {
+			f.pid = serverPID(c, f.pid)
 			return c.DataDir, false, nil
 		}
 	}
@@ -344,6 +347,18 @@ func (f *topFlags) choose() (dataDir string, list bool, err error) {
 		err = console.Usage(err)
 	}
 	return dataDir, false, err
+}
+
+// serverPID returns the id by which the server knows a process of this host.
+func serverPID(c cluster.Cluster, pid int) int {
+	if members, err := c.Members(); err == nil {
+		for i := range members {
+			if members[i].Local == pid {
+				return members[i].PID
+			}
+		}
+	}
+	return pid
 }
 
 // runServers shows or prints the list of servers.
