@@ -69,7 +69,7 @@ and its name. JSON always has this tree in "blocking".
 
 With process ids, only these processes of one server are printed, and with --tree
 the trees that contain them. Without -D and process ids, the command takes the
-server of this host, if there is only one.`
+server of $PGDATA, else the server of this host, if there is only one.`
 
 func newActivity() *cobra.Command {
 	var f activityFlags

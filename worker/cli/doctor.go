@@ -78,7 +78,8 @@ The exit status is 1 if captures will not work.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&o.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default without CONNSTRING: $PGDATA")
+	cmd.Flags().StringVarP(&o.DataDir, "pgdata", "D", "",
+		"the server's data `DIRECTORY`; default without CONNSTRING, PGHOST, PGHOSTADDR, PGPORT and PGSERVICE: $PGDATA")
 	_ = cmd.MarkFlagDirname("pgdata")
 	cmd.Flags().StringVarP(&format, "format", "f", console.FormatText, "`FORMAT` of the result: text or json")
 	_ = cmd.RegisterFlagCompletionFunc("format",

@@ -59,7 +59,8 @@ worker with the same cache, use them later.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, for its postmaster; default: $PGDATA")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
+		"the server's data `DIRECTORY`, for its postmaster; default without arguments, PGHOST, PGHOSTADDR, PGPORT and PGSERVICE: $PGDATA")
 	fs.BoolVar(&f.fetch, "fetch", false, "fetch the debug files that are missing, and wait for them")
 	fs.BoolVar(&f.json, "json", false, "print JSON, a line for each process or file")
 	fs.BoolVar(&f.wide, "wide", false, "print whole build-ids on a terminal too")

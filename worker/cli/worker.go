@@ -181,7 +181,8 @@ const flagFallback = "fallback-connection"
 
 func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) {
 	fs := cmd.Flags()
-	fs.StringVarP(&cfg.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default without CONNSTRING: $PGDATA")
+	fs.StringVarP(&cfg.DataDir, "pgdata", "D", "",
+		"the server's data `DIRECTORY`; default without CONNSTRING, PGHOST, PGHOSTADDR, PGPORT and PGSERVICE: $PGDATA")
 	fs.StringVar(&cfg.Fallback, flagFallback, "",
 		"when all connection slots are in use, open a replication connection with `SETTINGS`, such as user=NAME (default none)")
 	fs.StringVar(&cfg.SpoolDir, "spool-dir", "",
