@@ -58,6 +58,9 @@ type watcher struct {
 	// late gets the files of the incident whose files were not written within incidentLimit, so that its alert was sent without
 	// them; nil: there is no such incident.
 	late chan incidentFiles
+	// lateKey is the key of the incident of late, and lateEnd its end; the zero time: it has not ended.
+	lateKey alertKey
+	lateEnd time.Time
 	// systemID is the server's system identifier; empty: it could not be read.
 	systemID string
 }
@@ -133,6 +136,8 @@ func (v *watcher) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case made := <-v.late: // nil, which never has a value, without a late incident
+			v.tookLate(&made)
 		case j := <-v.jobs:
 			if !j.until.IsZero() {
 				v.end(&j)
@@ -223,6 +228,7 @@ func (v *watcher) look(l *rules.Look) {
 // write makes the files of an incident and queues the alert. The alert does not wait for a disk that does not answer.
 func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	made := v.files(ctx, j)
+	delete(v.written, alertKey{j.finding.Rule, j.finding.Cause}) // an earlier incident, whose end was not seen
 	v.keep(&made)
 	a := v.alertOf(&j, made.incident)
 	if v.send(&j, a, made.page) && len(v.alerts) < maxAlerts {
@@ -242,9 +248,20 @@ func (v *watcher) keep(made *incidentFiles) {
 func (v *watcher) takeLate() {
 	select {
 	case made := <-v.late: // if v.late is nil, the case default applies
-		v.late = nil
-		v.keep(&made)
+		v.tookLate(&made)
 	default:
+	}
+}
+
+// tookLate keeps the incident of v.late, whose files are written now. If it has ended, tookLate writes its end.
+func (v *watcher) tookLate(made *incidentFiles) {
+	v.late = nil
+	switch ended := v.lateEnd; {
+	case ended.IsZero():
+		v.keep(made)
+	case made.err == nil:
+		w := writtenIncident{made.incident.ID, made.dir}
+		v.profiles.Go(func() { v.writeEnd(w, ended) }) // another goroutine, because the disk may not answer
 	}
 }
 
@@ -278,7 +295,7 @@ func (v *watcher) files(ctx context.Context, j incidentJob) incidentFiles {
 		case <-time.After(incidentEnd):
 		}
 	}
-	v.late = done
+	v.late, v.lateKey, v.lateEnd = done, alertKey{j.finding.Rule, j.finding.Cause}, time.Time{}
 	return incidentFiles{err: errNoAnswer}
 }
 
@@ -351,6 +368,9 @@ func (v *watcher) writeEnd(w writtenIncident, ended time.Time) {
 func (v *watcher) end(j *incidentJob) {
 	v.takeLate()
 	key := alertKey{j.finding.Rule, j.finding.Cause}
+	if v.late != nil && v.lateKey == key && v.lateEnd.IsZero() {
+		v.lateEnd = j.until
+	}
 	if w, ok := v.written[key]; ok {
 		delete(v.written, key)
 		v.profiles.Go(func() { v.writeEnd(w, j.until) }) // another goroutine, because the disk may not answer

@@ -170,6 +170,36 @@ func TestEndOfLateIncident(t *testing.T) {
 	}
 }
 
+// TestEndBeforeLateFiles: an incident whose files are written after its end gets the end too. A later incident of the same cause
+// without files does not change it.
+func TestEndBeforeLateFiles(t *testing.T) {
+	w := &Worker{log: zerolog.New(&safeBuffer{})}
+	v, err := w.newWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	finding := rules.Finding{Rule: "lock_wait", Cause: "cause"}
+	key := alertKey{finding.Rule, finding.Cause}
+	dir := incident.Dir{Path: filepath.Join(t.TempDir(), "incidents")}
+	i := incident.Collect(t.Context(), incident.Source{}, finding, &rules.Look{Time: time.Now()})
+	if _, err := dir.Write(i); err != nil {
+		t.Fatal(err)
+	}
+	late := make(chan incidentFiles, 1)
+	v.late, v.lateKey = late, key
+	ended := time.Now()
+	v.end(&incidentJob{finding: finding, until: ended})
+	late <- incidentFiles{key: key, incident: i, dir: dir}
+	v.end(&incidentJob{finding: finding, until: ended.Add(time.Hour)})
+	v.profiles.Wait()
+	if found, err := dir.Read(i.ID); err != nil || found.Ended == nil || found.Ended.Sub(ended).Abs() > time.Minute {
+		t.Errorf("the end of the incident: %+v, %v", found.Ended, err)
+	}
+	if len(v.written) > 0 {
+		t.Error("the incident still waits for its end")
+	}
+}
+
 // TestLookNeverBlocks has more incidents than can be written, with nothing that writes them.
 func TestLookNeverBlocks(t *testing.T) {
 	log := &safeBuffer{}
