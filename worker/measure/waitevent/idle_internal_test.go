@@ -75,3 +75,40 @@ func TestTimerSleeps(t *testing.T) {
 		<-ended
 	})
 }
+
+// lateTracer knows the process only at the second attempt, as a provider does before a process has waited.
+type lateTracer struct {
+	tracing
+
+	attempts int
+	records  []waits.Record
+}
+
+func (l *lateTracer) SetTraced(int, bool) bool { l.attempts++; return l.attempts > 1 }
+func (l *lateTracer) Records() []waits.Record  { return l.records }
+
+// TestStatementBeforeProcessKnown: waits of a statement that starts before the provider traces its process may be missing, so its
+// start counts as not seen.
+func TestStatementBeforeProcessKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tracer := &lateTracer{}
+		r, err := (&Server{}).NewRecording(tracer, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, unbegun := range []int{1, 1} { // only the first statement starts before the trace
+			time.Sleep(time.Millisecond)
+			tracer.records = nil
+			r.Look()
+			time.Sleep(time.Millisecond)
+			tracer.records = []waits.Record{
+				{Kind: waits.QueryStart, Query: 5, At: time.Now()}, {Kind: waits.QueryEnd, Query: 5, Took: time.Millisecond},
+			}
+			time.Sleep(time.Millisecond)
+			r.Look()
+			if got := r.report.query(5).unbegun; got != unbegun {
+				t.Errorf("%d starts not seen, expected %d", got, unbegun)
+			}
+		}
+	})
+}

@@ -52,7 +52,9 @@ func (r *Recording) Look() {
 		r.texts.Look()
 	}
 	// The provider knows a process only from its first wait on, so try SetTraced again until it succeeds.
-	r.traced = r.traced || r.tracer.SetTraced(r.pid, true)
+	if !r.traced && r.tracer.SetTraced(r.pid, true) {
+		r.traced, r.report.began = true, time.Now() // earlier waits are missing
+	}
 	r.report.Add(r.tracer.Records())
 }
 
