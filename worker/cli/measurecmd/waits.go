@@ -297,10 +297,6 @@ func (f *waitsFlags) measure(
 		}
 		if restarted && again == nil && f.dataDir != "" {
 			again, server = f.reopen(server, o)
-			if again != nil && !f.renewLog(server) { // the server has ended again
-				again.Close()
-				again = nil
-			}
 		}
 	})
 	switch {
@@ -330,8 +326,13 @@ func (f *waitsFlags) reopen(server *waitevent.Server, o waits.Options) (waits.Pr
 	if err != nil {
 		return nil, server
 	}
+	former := f.log
+	if !f.renewLog(located) { // before waits.Open, which attaches programs to the server
+		return nil, server
+	}
 	provider, err := waits.Open(located.Target, o)
 	if err != nil {
+		f.log = former
 		return nil, server
 	}
 	return provider, located
