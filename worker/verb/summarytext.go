@@ -197,7 +197,12 @@ func (s *Service) hasEnded(backend int) bool {
 	if err != nil {
 		return false
 	}
-	stat, err := process.ReadStat(c.Local(backend))
+	pid := c.Local(backend)
+	if pid == 0 { // no such child, or the children cannot be listed
+		children, err := c.Children()
+		return err == nil && !slices.Contains(children, backend)
+	}
+	stat, err := process.ReadStat(pid)
 	return errors.Is(err, process.ErrGone) || err == nil && process.HasEnded(&stat)
 }
 

@@ -96,4 +96,9 @@ func TestBackendThatHasEnded(t *testing.T) {
 	if err := backend.Wait(); err != nil || !s.hasEnded(backend.Process.Pid) {
 		t.Errorf("a backend without a process is there: %v", err)
 	}
+	// Process id 0 stands for a backend whose process on this host is not found, here because the children cannot be listed.
+	s.cfg.Server = serving(cluster.Cluster{PostmasterPID: backend.Process.Pid})
+	if s.hasEnded(0) {
+		t.Error("a backend has ended although the server's processes cannot be listed")
+	}
 }
