@@ -346,11 +346,10 @@ func benchmarkSweep(b *testing.B, n int, kind string) {
 // TestStoppedWorkerIsNotStarved has a sweep that is late by an hour, although no thread has waited for a processor for so long: the
 // worker was stopped, and the host is not overloaded.
 func TestStoppedWorkerIsNotStarved(t *testing.T) {
-	begin := time.Now()
 	r := New(Options{})
 	r.starved(0)
-	if got, most := r.starved(time.Hour), time.Since(begin); got > most {
-		t.Errorf("starved for %s, after %s", got, most)
+	if got := r.starved(time.Hour); got > time.Minute { // a wait for a processor that began before may have ended now
+		t.Errorf("starved for %s", got)
 	}
 	r.stopped = time.Hour // the worker was in another control group: nothing is known about quotas
 	if got := r.starved(time.Hour); got != time.Hour {
