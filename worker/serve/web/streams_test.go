@@ -110,7 +110,7 @@ func TestStreamsBounded(t *testing.T) {
 func TestStreamIsNoRequest(t *testing.T) {
 	file := writeFile(t, secret+"\n", 0o600)
 	address, server := run(t, Config{
-		TokenFile: file, Limits: Limits{Requests: 1, Screens: 1, Streams: 8, Wait: time.Millisecond, Connections: 2},
+		TokenFile: file, Limits: Limits{Requests: 1, Screens: 1, Streams: 8, Wait: time.Millisecond, Connections: 8},
 		Screen: &Screen{Files: text("file"), View: text("view"), Operator: text("operator"), ViewEvents: lines("view"), OperatorEvents: lines("o")},
 	})
 	var open []*bufio.Scanner
