@@ -134,7 +134,7 @@ func TestForeignFilesAreIgnored(t *testing.T) {
 // TestParentOfRootsFolder: a service of another user can have its own folder beside root's, whatever umask root has.
 func TestParentOfRootsFolder(t *testing.T) { // not parallel: the umask is one of the whole process
 	if os.Geteuid() != 0 {
-		t.Skip("only root's folder has neighbours")
+		t.Skip("needs root: only its folder is in a directory that it shares with other users")
 	}
 	defer unix.Umask(unix.Umask(0o077))
 	parent := filepath.Join(t.TempDir(), "cache", "pg_stat_backtrace")
