@@ -3,6 +3,8 @@ package process
 import (
 	"errors"
 	"fmt"
+
+	"golang.org/x/sys/unix"
 )
 
 // The errors that all ways of copying a process have in common. All errors of this package wrap one of these, or the
@@ -108,6 +110,12 @@ func (e *RecycledError) Unwrap() error { return ErrRecycled }
 // Exited returns the error for a process or thread that has ended: ErrExited with its id.
 func Exited(pid int) error {
 	return fmt.Errorf("process %d: %w", pid, ErrExited)
+}
+
+// LacksResources reports whether a read failed because this process can open no more files or get no more memory. Such
+// an error does not say whether the target has ended.
+func LacksResources(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
 
 // Failed adds to err the id of a process or thread, and the failed step (what), for example "read registers".

@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -324,7 +323,7 @@ func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err 
 		if stillMapped, err = r.check.StillMapped(snap.Maps, b.used, b.mapsTrusted); errors.Is(err, process.ErrUnreachable) {
 			return built{}, unreachable(r.target.PID, r.began)
 		} else if err != nil {
-			return built{}, fmt.Errorf("process %d: %w", r.target.PID, process.ErrExited)
+			return built{}, process.ReadError(r.target.PID, r.target.PID, err)
 		}
 	case r.check.File != nil:
 		// The mappings were read just before the stop. They are still used if the process has ended since, or if they

@@ -37,7 +37,7 @@ func (c *Capturer) MemoryContexts(
 ) (*MemoryContexts, error) {
 	before, err := process.ReadStat(target.PID)
 	if err != nil {
-		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
+		return nil, process.ReadError(target.PID, target.PID, err)
 	}
 	if target.StartTime != 0 && target.StartTime != before.StartTime {
 		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrRecycled)
@@ -96,8 +96,10 @@ func (c *Capturer) memoryContexts(
 	}, bias, o)
 	after, gone := process.ReadStat(key.PID)
 	switch {
-	case gone != nil || process.HasEnded(&after):
-		return nil, fmt.Errorf("process %d: %w", key.PID, process.ErrExited)
+	case gone != nil:
+		return nil, process.ReadError(key.PID, key.PID, gone)
+	case process.HasEnded(&after):
+		return nil, process.Exited(key.PID)
 	case after.StartTime != key.StartTime:
 		return nil, fmt.Errorf("process %d: %w", key.PID, process.ErrRecycled)
 	case err != nil:

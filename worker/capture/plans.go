@@ -60,7 +60,7 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 	if target.StartTime == 0 {
 		stat, err := process.ReadStat(target.PID)
 		if err != nil {
-			return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
+			return nil, process.ReadError(target.PID, target.PID, err)
 		}
 		target.StartTime = stat.StartTime
 	}
@@ -296,7 +296,7 @@ func (c *Capturer) programOf(ctx context.Context, key naming.ProcessKey) (server
 func (c *Capturer) AwaitProgram(ctx context.Context, pid int) error {
 	stat, err := process.ReadStat(pid)
 	if err != nil {
-		return fmt.Errorf("process %d: %w", pid, process.ErrExited)
+		return process.ReadError(pid, pid, err)
 	}
 	_, err = c.programOf(ctx, naming.ProcessKey{PID: pid, StartTime: stat.StartTime})
 	return err
@@ -311,7 +311,7 @@ func unreadProgram(pid int) error {
 func (c *Capturer) ServerBuild(pid int) (string, error) {
 	stat, err := process.ReadStat(pid)
 	if err != nil {
-		return "", fmt.Errorf("process %d: %w", pid, process.ErrExited)
+		return "", process.ReadError(pid, pid, err)
 	}
 	server := c.serverProcess(naming.ProcessKey{PID: pid, StartTime: stat.StartTime}, false)
 	if server.late {
@@ -328,7 +328,7 @@ func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.
 	if target.StartTime == 0 {
 		stat, err := process.ReadStat(target.PID)
 		if err != nil {
-			return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
+			return nil, process.ReadError(target.PID, target.PID, err)
 		}
 		target.StartTime = stat.StartTime
 	}

@@ -1,7 +1,7 @@
 package capture
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
 
 	"pg_stat_backtrace/ptrace/process"
@@ -45,9 +45,16 @@ func NewStackSpace(pid int, startTime uint64, maps []process.Mapping) *StackSpac
 func ReadStackSpace(pid int, startTime uint64) (*StackSpace, error) {
 	check := naming.NewCheck(pid)
 	maps, err := process.Maps(pid)
-	if stat, e := process.ReadStat(pid); err != nil || e != nil || stat.StartTime != startTime || len(maps) == 0 {
+	stat, e := process.ReadStat(pid)
+	switch err = cmp.Or(e, err); {
+	case err != nil:
+		err = process.ReadError(pid, pid, err)
+	case stat.StartTime != startTime || len(maps) == 0:
+		err = process.Exited(pid)
+	}
+	if err != nil {
 		check.Close()
-		return nil, fmt.Errorf("process %d: %w", pid, process.ErrExited)
+		return nil, err
 	}
 	sp := NewStackSpace(pid, startTime, maps)
 	sp.check = &check

@@ -135,8 +135,10 @@ func member(c cluster.Cluster, pid int) (process.Target, error) {
 		return target, postmaster(pid)
 	case errors.Is(err, process.ErrNotPermitted):
 		return target, err
-	case err != nil:
+	case errors.Is(err, cluster.ErrNotMember):
 		return target, fmt.Errorf("%w: %w", errNoProcess, err)
+	case err != nil:
+		return target, err
 	}
 	return target, nil
 }

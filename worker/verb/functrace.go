@@ -184,8 +184,10 @@ func (s *Service) startFunctionTrace(req spool.Request) error {
 			o.PIDs = []int{c.PostmasterPID}
 		case errors.Is(err, process.ErrNotPermitted):
 			return err
-		case err != nil:
+		case errors.Is(err, cluster.ErrNotMember):
 			return fmt.Errorf("%w: %w", errNoProcess, err)
+		case err != nil:
+			return err
 		default:
 			o.PIDs = []int{target.PID}
 			held = target.Held

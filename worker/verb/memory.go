@@ -65,8 +65,10 @@ func (s *Service) memoryContexts(ctx context.Context, req spool.Request) (*captu
 		}
 	case errors.Is(err, process.ErrNotPermitted):
 		return nil, err
-	case err != nil:
+	case errors.Is(err, cluster.ErrNotMember):
 		return nil, fmt.Errorf("%w: %w", errNoProcess, err)
+	case err != nil:
+		return nil, err
 	}
 	defer target.Held.Release()
 	return s.cfg.Capturer.MemoryContexts(ctx, target, memctx.Options{MaxContexts: limits.MaxContexts, MaxPages: limits.MaxMemoryPages})

@@ -78,7 +78,7 @@ func identify(c cluster.Cluster, req queue.Request) (process.Target, error) {
 	switch {
 	case errors.Is(err, cluster.ErrPostmaster):
 		return target, postmaster(req.PID)
-	case errors.Is(err, process.ErrNotPermitted):
+	case errors.Is(err, process.ErrNotPermitted), process.LacksResources(err):
 		return target, err
 	}
 	if req.Started == 0 {

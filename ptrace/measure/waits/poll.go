@@ -72,7 +72,7 @@ func (w *poller) run(buffer []uint32) {
 		}
 		err := w.procs.readAll(buffer)
 		now := time.Now()
-		if errors.Is(err, process.ErrUnreachable) || lacksResources(err) {
+		if errors.Is(err, process.ErrUnreachable) || process.LacksResources(err) {
 			last = now // it is not known what the processes did since the last read
 			continue
 		}

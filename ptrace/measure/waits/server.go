@@ -8,8 +8,6 @@ import (
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"pg_stat_backtrace/ptrace/process"
 )
 
@@ -66,7 +64,7 @@ const maxProcs = 1 << 19
 // findProcs finds the array of PGPROC structures, and verifies the layout with the server's present processes.
 func findProcs(s *Server) (*procs, error) {
 	stat, err := process.ReadStat(s.Postmaster)
-	if lacksResources(err) {
+	if process.LacksResources(err) {
 		return nil, err
 	}
 	if err != nil {
@@ -85,7 +83,7 @@ func findProcs(s *Server) (*procs, error) {
 // readMemory returns the device (major, minor) and the inode of the mapping in which the array lies.
 func (p *procs) readMemory() ([3]uint64, error) {
 	maps, err := process.Maps(p.Postmaster)
-	if lacksResources(err) {
+	if process.LacksResources(err) {
 		return [3]uint64{}, err
 	}
 	if err != nil {
@@ -123,17 +121,11 @@ func (p *procs) read() (first uint64, count int, err error) {
 	return first, count, nil
 }
 
-// lacksResources reports whether a read failed because this process can open no more files or get no more memory. Such an error does
-// not say whether the server has ended.
-func lacksResources(err error) bool {
-	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
-}
-
 // alive returns ErrServerGone if the server has ended, or uses other shared memory than when findProcs found it. If its
 // memory cannot be read in time, or this process lacks resources, the result is nil.
 func (p *procs) alive() error {
 	stat, err := process.ReadStat(p.Postmaster)
-	if lacksResources(err) {
+	if process.LacksResources(err) {
 		return nil
 	}
 	if err != nil || stat.StartTime != p.start || process.HasEnded(&stat) {
@@ -141,7 +133,7 @@ func (p *procs) alive() error {
 	}
 	first, count, err := p.read()
 	switch {
-	case errors.Is(err, process.ErrUnreachable), lacksResources(err):
+	case errors.Is(err, process.ErrUnreachable), process.LacksResources(err):
 		return nil
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrServerGone, err)
@@ -149,7 +141,7 @@ func (p *procs) alive() error {
 		return fmt.Errorf("%w: it has new shared memory", ErrServerGone)
 	}
 	memory, err := p.readMemory()
-	if lacksResources(err) {
+	if process.LacksResources(err) {
 		return nil
 	}
 	if err == nil && memory != p.memory {

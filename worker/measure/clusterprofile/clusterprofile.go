@@ -147,7 +147,7 @@ func newCollectorOf(o *Options, s *server) (*collector, error) {
 	}
 	maps, err := process.Maps(server.PostmasterPID)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrServerGone, err)
+		return nil, gone(err)
 	}
 	c.base = capture.NewStackSpace(server.PostmasterPID, server.PostmasterStart, maps)
 	c.spaces = append(c.spaces, c.base)

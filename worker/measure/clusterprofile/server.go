@@ -57,18 +57,27 @@ func locate(c cluster.Cluster) (*server, error) {
 	return s, s.countProcs()
 }
 
+// gone returns the error of a profile if a read of the postmaster failed: ErrServerGone, unless this process lacks resources or the
+// postmaster's memory did not arrive in time.
+func gone(err error) error {
+	if process.LacksResources(err) || errors.Is(err, process.ErrUnreachable) {
+		return fmt.Errorf("the postmaster cannot be read: %w", err)
+	}
+	return fmt.Errorf("%w: %w", ErrServerGone, err)
+}
+
 // countProcs reads the greatest number of processes of the server into s.procs.
 func (s *server) countProcs() error {
 	pid := s.cluster.PostmasterPID
 	memory := process.NewMemory(pid)
 	var word [8]byte
 	if _, err := memory.Read(s.waits.Target.ProcGlobal, word[:]); err != nil {
-		return fmt.Errorf("%w: %w", ErrServerGone, err)
+		return gone(err)
 	}
 	header := binary.NativeEndian.Uint64(word[:])
 	var count [4]byte
 	if _, err := memory.Read(header+uint64(s.waits.Target.Layout.ProcCount), count[:]); err != nil {
-		return fmt.Errorf("%w: %w", ErrServerGone, err)
+		return gone(err)
 	}
 	s.procs = int(binary.NativeEndian.Uint32(count[:]))
 	return nil

@@ -133,6 +133,9 @@ func (c Cluster) Verify(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	stat, err := process.ReadStat(c.Local(pid))
+	if process.LacksResources(err) {
+		return fmt.Errorf("the process of the session: %w", err)
+	}
 	if err != nil || stat.PPID != c.PostmasterPID || !c.Alive() {
 		return &WrongClusterError{Want: c, Got: describe(ctx, conn)}
 	}

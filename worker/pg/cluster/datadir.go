@@ -70,6 +70,9 @@ func byDataDir(dir string, find func(path string, file pidFile) (Cluster, error)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Cluster{}, &missingDirError{dir}
 	}
+	if process.LacksResources(err) {
+		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
+	}
 	if err != nil {
 		var failed *fs.PathError
 		if errors.As(err, &failed) { // without the name of the system call
@@ -97,7 +100,7 @@ func byDataDir(dir string, find func(path string, file pidFile) (Cluster, error)
 		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
 	}
 	if file.pid < 0 {
-		if _, err := process.ReadStat(-file.pid); err != nil {
+		if _, err := process.ReadStat(-file.pid); errors.Is(err, process.ErrGone) {
 			return Cluster{}, fmt.Errorf("%s: %w: process %d, which was in single-user mode, has ended", dir, ErrNotRunning, -file.pid)
 		}
 		return Cluster{}, fmt.Errorf("%s: %w: %w", dir, ErrNotRunning, &SingleUserError{-file.pid})
@@ -108,6 +111,8 @@ func byDataDir(dir string, find func(path string, file pidFile) (Cluster, error)
 	}
 	upgrading, err := inBinaryUpgrade(c.PostmasterPID)
 	switch {
+	case process.LacksResources(err), errors.Is(err, process.ErrUnreachable):
+		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
 	case err != nil:
 		return Cluster{}, fmt.Errorf("%s: %w: %w", dir, ErrNotRunning, err)
 	case upgrading:
@@ -161,6 +166,9 @@ func verifyAny(dir string, file pidFile) (Cluster, error) {
 // verify returns the server if the process pid is its postmaster: postmaster.pid (file) in dir names this process.
 func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	stale := func(reason string, err error) error {
+		if process.LacksResources(err) {
+			return fmt.Errorf("process %d: %w", pid, err)
+		}
 		if err != nil {
 			reason = fmt.Sprintf("%s: %v", reason, err)
 		}
@@ -207,6 +215,8 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 		return Cluster{}, noAccess(pid, status)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, process.ErrDenied):
 		return Cluster{}, noAccess(pid, status)
+	case process.LacksResources(err):
+		return Cluster{}, stale("", err)
 	case err != nil:
 		return Cluster{}, stale(err.Error(), nil)
 	}
@@ -310,6 +320,9 @@ func readVersion(dir string) (int, error) {
 	data, err := rootfs.ReadIn(dir, "PG_VERSION", 64)
 	if errors.Is(err, fs.ErrPermission) {
 		return 0, fmt.Errorf("%w, nor root: %w", ErrWrongUser, err)
+	}
+	if process.LacksResources(err) {
+		return 0, err
 	}
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrNotDataDir, err)

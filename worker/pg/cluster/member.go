@@ -31,11 +31,17 @@ type Member struct {
 // identity.
 //
 // The error is ErrPostmaster, process.ErrNotPermitted for a process with the postmaster's executable but other rights than
-// the postmaster's, or ErrNotMember for all other numbers.
+// the postmaster's, or ErrNotMember for all other numbers. If this process lacks resources (process.LacksResources), it is the
+// error of the read.
 func (c Cluster) Contains(pid int) (process.Target, error) {
 	local := c.Local(pid)
 	if local == c.PostmasterPID {
 		return process.Target{}, fmt.Errorf("process %d: %w", pid, ErrPostmaster)
+	}
+	if local == 0 && pid > 0 {
+		if _, err := c.Children(); process.LacksResources(err) { // Local has not found the process for this reason
+			return process.Target{}, err
+		}
 	}
 	held, err := process.Hold(local)
 	if errors.Is(err, process.ErrExited) {
@@ -65,6 +71,9 @@ func (c Cluster) Contains(pid int) (process.Target, error) {
 func notMember(pid int, err error) error {
 	if errors.Is(err, process.ErrNotPermitted) {
 		return err
+	}
+	if process.LacksResources(err) {
+		return fmt.Errorf("process %d: %w", pid, err)
 	}
 	return fmt.Errorf("process %d: %w: %w", pid, ErrNotMember, err)
 }
@@ -119,6 +128,9 @@ func (c Cluster) Members() ([]Member, error) {
 	for _, pid := range pids {
 		local := c.Local(pid)
 		stat, err := c.child(local, nil, &rights)
+		if process.LacksResources(err) {
+			return nil, fmt.Errorf("process %d: %w", local, err)
+		}
 		if err != nil && !errors.Is(err, process.ErrNotPermitted) {
 			continue // the process has ended, or is a helper program
 		}

@@ -33,13 +33,17 @@ func translate(ids []int) *translation {
 	return &translation{depth: len(ids) - 1, here: map[int]int{}}
 }
 
-// inside returns the id of a process in the server's namespace, or 0 if it has none.
-func (t *translation) inside(pid int) int {
+// inside returns the id of a process in the server's namespace, or 0 if it has none. The error is one of
+// process.LacksResources.
+func (t *translation) inside(pid int) (int, error) {
 	status, err := process.ReadStatus(pid)
-	if err != nil || len(status.NSPID) <= t.depth {
-		return 0
+	if process.LacksResources(err) {
+		return 0, fmt.Errorf("process %d: %w", pid, err)
 	}
-	return status.NSPID[t.depth]
+	if err != nil || len(status.NSPID) <= t.depth {
+		return 0, nil
+	}
+	return status.NSPID[t.depth], nil
 }
 
 // Local returns this process's id for the server's process pid, or 0 if the postmaster has no such child. The result is
@@ -54,8 +58,10 @@ func (c Cluster) Local(pid int) int {
 	}
 	c.ids.mu.Lock()
 	defer c.ids.mu.Unlock()
-	if here, ok := c.ids.here[pid]; ok && c.ids.inside(here) == pid {
-		return here
+	if here, ok := c.ids.here[pid]; ok {
+		if now, _ := c.ids.inside(here); now == pid {
+			return here
+		}
 	}
 	children, err := process.Children(c.PostmasterPID)
 	if err != nil {
@@ -63,7 +69,9 @@ func (c Cluster) Local(pid int) int {
 	}
 	clear(c.ids.here)
 	for _, child := range children {
-		c.ids.here[c.ids.inside(child)] = child
+		if inside, _ := c.ids.inside(child); inside != 0 {
+			c.ids.here[inside] = child
+		}
 	}
 	return c.ids.here[pid]
 }
@@ -80,7 +88,11 @@ func (c Cluster) Children() ([]int, error) {
 	}
 	pids := make([]int, 0, len(children))
 	for _, child := range children {
-		if pid := c.ids.inside(child); pid != 0 {
+		pid, err := c.ids.inside(child)
+		if err != nil {
+			return nil, err
+		}
+		if pid != 0 {
 			pids = append(pids, pid)
 		}
 	}
