@@ -262,7 +262,7 @@ func (s *site) stopped(t *testing.T, target int) {
 		t.Error(got.said)
 	}
 	if i := strings.LastIndex(got.where, "\nPL/pgSQL function public."); i >= 0 &&
-		strings.Contains(got.where[:i], "backtrace.call(") {
+		strings.Contains(got.where[:i], "PL/pgSQL function backtrace.") {
 		got.where = got.where[i+1:] // it came while the call did not sleep but look for its answer
 	}
 	oneLine(t, got.said)
