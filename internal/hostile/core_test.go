@@ -5,6 +5,9 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"io"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -113,6 +116,9 @@ func TestCores(t *testing.T) {
 	}
 }
 
+// ntFile is the type of the note with the list of mapped files.
+const ntFile = 0x46494c45
+
 // TestManyImages: a core lists the same image very often.
 func TestManyImages(t *testing.T) {
 	t.Parallel()
@@ -136,7 +142,6 @@ func TestManyImages(t *testing.T) {
 			Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_X, Vaddr: at, Filesz: page, Memsz: 32 * page,
 		})
 	}
-	const ntFile = 0x46494c45
 	notes := append(note(1, status), note(ntFile, append(table, paths...))...)
 	f := imagetest.File{Type: elf.ET_CORE, Machine: elf.EM_X86_64, Programs: append(programs,
 		imagetest.Program{Type: elf.PT_LOAD, Vaddr: 0x1000, Memsz: page, Data: header},
@@ -149,4 +154,45 @@ func TestManyImages(t *testing.T) {
 	}
 	file := write(t, "core", data)
 	measure(t, budget.Stacks, []string{file}, "capture", "--core", file)
+}
+
+// TestLargeHeaders: a core lists many names of a file with a very long table of section headers.
+func TestLargeHeaders(t *testing.T) {
+	t.Parallel()
+	const base, page, sections, links = 0x10000000, 4096, 1 << 18, 60
+	f := imagetest.File{Type: elf.ET_DYN, Machine: elf.EM_X86_64, Programs: []imagetest.Program{
+		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_X, Memsz: page, Filesz: page},
+	}}
+	data := append(f.Bytes(), make([]byte, 2*page)...)[:2*page]
+	binary.LittleEndian.PutUint64(data[0x28:], page)          // e_shoff
+	binary.LittleEndian.PutUint16(data[0x3c:], 0)             // e_shnum: the number is in the first section header
+	binary.LittleEndian.PutUint16(data[0x3a:], 64)            // e_shentsize
+	binary.LittleEndian.PutUint64(data[page+0x20:], sections) // sh_size
+	image := write(t, "image", data)
+	if err := os.Truncate(image, page+64*sections); err != nil {
+		t.Fatal(err)
+	}
+	table := binary.LittleEndian.AppendUint64(nil, links)
+	table = binary.LittleEndian.AppendUint64(table, page)
+	var paths []byte
+	programs := make([]imagetest.Program, 0, links+1)
+	for i := range links {
+		link := filepath.Join(filepath.Dir(image), strconv.Itoa(i))
+		if err := os.Link(image, link); err != nil {
+			t.Fatal(err)
+		}
+		at := uint64(base + i*32*page)
+		for _, v := range []uint64{at, at + page, 0} {
+			table = binary.LittleEndian.AppendUint64(table, v)
+		}
+		paths = append(paths, link+"\x00"...)
+		programs = append(programs, imagetest.Program{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_X, Vaddr: at, Memsz: page})
+	}
+	notes := append(note(1, make([]byte, 336)), note(ntFile, append(table, paths...))...)
+	core := imagetest.File{Type: elf.ET_CORE, Machine: elf.EM_X86_64, Programs: append(programs, imagetest.Program{Type: elf.PT_NOTE, Data: notes})}
+	file := write(t, "core", core.Bytes())
+	r := measure(t, budget.Stacks, []string{file, image}, "capture", "--core", file)
+	if said := r.err.head.String(); !strings.Contains(said, "the headers of images") {
+		t.Errorf("not refused: %s", said)
+	}
 }

@@ -272,6 +272,7 @@ func (m *Image) nameSections() error {
 		return fmt.Errorf("section names: %w", err)
 	}
 	names := stringTable(p)
+	m.names = t.size
 	for i := range m.sections {
 		m.sections[i].name, _ = names.at(uint64(m.sections[i].nameOff))
 	}

@@ -21,6 +21,7 @@ import (
 	"io"
 	"math"
 	"sync"
+	"unsafe"
 )
 
 // Errors that callers branch on. Each is wrapped with the image's name.
@@ -43,6 +44,7 @@ type Image struct {
 	header   header
 	segments []Segment
 	sections []section
+	names    uint64 // bytes of the section name table, which the names of sections keep
 	memory   bool
 	lo, hi   uint64
 	buildID  string
@@ -86,6 +88,11 @@ func (m *Image) Name() string { return m.name }
 
 // BuildID returns the GNU build-id in lower-case hexadecimal, or "" if the image has none.
 func (m *Image) BuildID() string { return m.buildID }
+
+// Kept returns the number of bytes that the headers take in memory as long as the image is used.
+func (m *Image) Kept() int64 {
+	return int64(len(m.segments))*int64(unsafe.Sizeof(Segment{})) + int64(len(m.sections))*int64(unsafe.Sizeof(section{})) + int64(m.names)
+}
 
 // Machine returns the architecture that the image is for.
 func (m *Image) Machine() elf.Machine { return m.header.machine }

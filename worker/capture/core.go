@@ -118,7 +118,8 @@ type reader struct {
 	modules  map[moduleKey]openedFile
 	unproved []string
 	refused  []error
-	exeUsed  bool // CoreOptions.Exe is used as the program
+	full     error // no more images are loaded, because their headers exceed the budget
+	exeUsed  bool  // CoreOptions.Exe is used as the program
 	wrongExe bool
 	memory   *budget.Budget // for images and stacks
 	leftOut  int
@@ -168,7 +169,11 @@ const imageBytes = 16 << 10
 // loadAll loads images, as many as the budget allows.
 func (r *reader) loadAll(mapped []corefile.Mapped) {
 	for i := range mapped {
-		if err := r.memory.Charge(imageBytes, "the images"); err != nil {
+		err := r.full
+		if err == nil {
+			err = r.memory.Charge(imageBytes, "the images")
+		}
+		if err != nil {
 			r.refused = append(r.refused, fmt.Errorf("%d of %d images are left out: %w", len(mapped)-i, len(mapped), err))
 			return
 		}
@@ -198,6 +203,14 @@ func (r *reader) load(m *corefile.Mapped) {
 				return // a data file needs no report
 			}
 			err = fmt.Errorf("the process had mapped code of this file: %w", err)
+		}
+		if err == nil {
+			err = r.memory.Charge(img.Kept(), "the headers of images")
+			if err != nil {
+				_ = closer.Close()
+				r.full = err
+				return
+			}
 		}
 		if err != nil {
 			wrong = errors.Join(wrong, err)
