@@ -209,6 +209,10 @@ func TestMovesSP(t *testing.T) {
 		{ARM64, []byte{0xfd, 0x7b, 0xbe, 0xa9}, true},             // stp x29, x30, [sp, #-32]!
 		{ARM64, []byte{0xfd, 0x7b, 0x01, 0xa9}, false},            // stp x29, x30, [sp, #16]
 		{RISCV64, []byte{0x41, 0x11}, true},                       // addi sp, sp, -16
+		{RISCV64, []byte{0x03, 0xb1, 0x05, 0x00}, true},           // ld sp, 0(a1)
+		{RISCV64, []byte{0x02, 0x61}, true},                       // ld sp, 0(sp)
+		{RISCV64, []byte{0x83, 0xb0, 0x05, 0x00}, false},          // ld ra, 0(a1)
+		{RISCV64, []byte{0x82, 0x60}, false},                      // ld ra, 0(sp)
 		{RISCV64, []byte{0x01, 0x45}, false},                      // li a0, 0
 		{PPC64LE, []byte{0xa1, 0xff, 0x21, 0xf8}, true},           // stdu r1, -96(r1)
 		{PPC64LE, []byte{0x10, 0x00, 0x01, 0xf8}, false},          // std r0, 16(r1)

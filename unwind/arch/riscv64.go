@@ -33,6 +33,7 @@ var RISCV64 = &Arch{
 	SPWrites: []Pattern{
 		pattern16(0xef83, 0x6101), pattern16(0xef83, 0x0101), pattern16(0xef83, 0x8102), // c.addi16sp, c.addi, c.mv
 		pattern32(0x00000fff, 0x00000113), pattern32(0x00000fff, 0x00000133), // addi, add
+		pattern32(0x00000fff, 0x00000103), pattern16(0xef83, 0x6102), // ld and other loads, c.ldsp
 	},
 	Trampolines: []Trampoline{{
 		// li a7, 139; ecall. siginfo (128), ucontext: 176 up to struct sigcontext, which begins with the registers.
