@@ -30,6 +30,7 @@ func GoPrograms(sp *Space) ([]GoProgram, error) {
 	out := make([]GoProgram, 0, 1)
 	var failed error
 	seen := make(map[*symbolize.Module]bool)
+	left := uint64(maxVariables) // for all images together
 	for i := range sp.Maps {
 		if sp.Maps[i].Perms&process.Exec == 0 {
 			continue
@@ -39,7 +40,7 @@ func GoPrograms(sp *Space) ([]GoProgram, error) {
 			continue
 		}
 		seen[f.Module] = true
-		p, err := newProgram(sp, f)
+		p, err := newProgram(sp, f, &left)
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", f.Module.Name, err))
 			continue
@@ -55,8 +56,8 @@ func GoPrograms(sp *Space) ([]GoProgram, error) {
 	return nil, ErrNotGo
 }
 
-// newProgram finds the runtime of one image.
-func newProgram(sp *Space, f symbolize.Placed) (GoProgram, error) {
+// newProgram finds the runtime of one image. It subtracts the size of the image's variables from left.
+func newProgram(sp *Space, f symbolize.Placed, left *uint64) (GoProgram, error) {
 	img := f.Module.Image
 	if img.AddrSize() != 8 {
 		return GoProgram{}, fmt.Errorf("%w: not one of 64 bits", golang.ErrRuntimeVersion)
@@ -82,20 +83,20 @@ func newProgram(sp *Space, f symbolize.Placed) (GoProgram, error) {
 			}
 		}
 	}
-	p.Writable = variables(img, f.Bias, sp.Reader())
+	p.Writable = variables(img, f.Bias, sp.Reader(), left)
 	out.runtime, err = golang.NewRuntime(&p, read)
 	return out, err
 }
 
-// variables reads the writable segments of an image, as far as they have at most maxVariables bytes together.
-func variables(img *elfimage.Image, bias uint64, read symbolize.MemoryReader) []golang.Segment {
+// variables reads the writable segments of an image, as far as they have at most left bytes together, and subtracts their size
+// from left.
+func variables(img *elfimage.Image, bias uint64, read symbolize.MemoryReader, left *uint64) []golang.Segment {
 	var out []golang.Segment
-	left := uint64(maxVariables)
 	for _, s := range img.Segments() {
-		if PermsOf(s.Flags)&process.Write == 0 || s.Memsz > left {
+		if PermsOf(s.Flags)&process.Write == 0 || s.Memsz > *left {
 			continue
 		}
-		left -= s.Memsz
+		*left -= s.Memsz
 		data := make([]byte, s.Memsz)
 		n, _ := read(s.Vaddr+bias, data)
 		out = append(out, golang.Segment{Addr: s.Vaddr + bias, Data: data[:n]})
