@@ -444,6 +444,9 @@ func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 			r.locks.MaxSoft = maxBlockers // further soft blockers have rows of their own, since they wait too
 		}
 	}
+	if r.slots == 0 { // the read before may not have ended in time
+		r.slots = r.state.OrdinarySlots()
+	}
 	m, err := r.state.Read(state.Options{Texts: true, Logins: len(r.o.Redact) > 0})
 	if err != nil {
 		r.forget()

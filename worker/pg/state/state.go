@@ -111,9 +111,10 @@ func Open(c cluster.Cluster) (*Reader, error) {
 	}
 	if at := variables["pgstat_track_activity_query_size"]; at != 0 {
 		var n [4]byte
-		if err := r.full(at, n[:]); err == nil {
-			r.textSize = int(int32(binary.NativeEndian.Uint32(n[:])))
+		if err := r.full(at, n[:]); err != nil {
+			return nil, fmt.Errorf("read track_activity_query_size: %w", err)
 		}
+		r.textSize = int(int32(binary.NativeEndian.Uint32(n[:])))
 	}
 	if r.textSize < 1 || r.textSize > maxText {
 		r.textSize = 0 // texts are missing
