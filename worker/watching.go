@@ -50,8 +50,8 @@ type watcher struct {
 	written map[alertKey]writtenIncident
 	filing  sync.Mutex
 
-	// overBudget is the time of the last line in the log about the budget of incidents.
-	overBudget time.Time
+	// overBudget has, by rule, the time of the last line in the log about the budget of incidents.
+	overBudget map[string]time.Time
 	// profiling is set while a profile is being taken.
 	profiling atomic.Bool
 	profiles  sync.WaitGroup
@@ -120,7 +120,7 @@ func (w *Worker) newWatcher() (*watcher, error) {
 	}
 	return &watcher{
 		worker: w, engine: rules.New(c), jobs: make(chan incidentJob, maxIncidentJobs), alerts: map[alertKey]rules.Alert{},
-		written: map[alertKey]writtenIncident{}, hook: rules.NewWebhookSender(w.log),
+		written: map[alertKey]writtenIncident{}, hook: rules.NewWebhookSender(w.log), overBudget: map[string]time.Time{},
 	}, nil
 }
 
@@ -217,11 +217,12 @@ func (v *watcher) look(l *rules.Look) {
 			log.Warn().Str("rule", f.Rule).Msg("the end of an alert was not sent: too many incidents at the same time")
 		}
 	}
-	if n := len(r.OverBudget); n > 0 && (v.overBudget.IsZero() || l.Time.Sub(v.overBudget) >= time.Hour) {
-		v.overBudget = l.Time
-		f := r.OverBudget[0]
-		log.Warn().Str("rule", f.Rule).Str("summary", f.Summary).Int("per_hour", v.engine.Config().Budget).
-			Msg("no more incidents in this hour: the budget is used up")
+	for _, f := range r.OverBudget {
+		if last, ok := v.overBudget[f.Rule]; !ok || l.Time.Sub(last) >= time.Minute {
+			v.overBudget[f.Rule] = l.Time
+			log.Warn().Str("rule", f.Rule).Str("summary", f.Summary).Int("per_hour", v.engine.Config().Budget).
+				Msg("no incident yet: the budget is used up")
+		}
 	}
 }
 

@@ -57,8 +57,8 @@ func DirOf(stateDir, systemID string) string {
 	return filepath.Join(stateDir, "cluster="+systemID, "incidents")
 }
 
-// Write writes an incident as JSON and as an HTML page. Before that, it removes the oldest incidents beyond the bounds. It returns
-// the path of the page. Errors include ErrDirectory and ErrNoSpace.
+// Write writes an incident as JSON and as an HTML page. Before that, it removes old incidents beyond the bounds. It returns the path of
+// the page. Errors include ErrDirectory and ErrNoSpace.
 func (d *Dir) Write(i *Incident) (string, error) {
 	if !validID(i.ID) {
 		return "", fmt.Errorf("%w: bad name %q", ErrDirectory, i.ID)
@@ -242,9 +242,9 @@ func (d *Dir) List() ([]Entry, error) {
 	return list, nil
 }
 
-// prune removes the oldest incidents until the incident id of this size is within the bounds. If it is there already, its files
-// do not count. It also removes old temporary files,
-// which a killed worker has left.
+// prune removes incidents until the incident id of this size is within the bounds: each time the oldest one of the rule that has most, so
+// that many incidents of one rule do not remove those of others. If the incident id is there already, its files do not count. prune
+// also removes old temporary files, which a killed worker has left.
 func (d *Dir) prune(id string, size int64) error {
 	names, _ := os.ReadDir(d.Path) // List returns the error
 	for _, n := range names {
@@ -259,19 +259,34 @@ func (d *Dir) prune(id string, size int64) error {
 	}
 	list = slices.DeleteFunc(list, func(e Entry) bool { return e.ID == id })
 	var total int64
+	counts := map[string]int{} // by rule
 	for _, e := range list {
 		total += e.Size
+		counts[ruleOf(e.ID)]++
 	}
 	for len(list) > 0 && (d.Keep > 0 && len(list) >= d.Keep || d.Size > 0 && total+size > d.Size) {
+		most := 0
+		for _, n := range counts {
+			most = max(most, n)
+		}
+		i := slices.IndexFunc(list, func(e Entry) bool { return counts[ruleOf(e.ID)] == most })
 		for _, kind := range []string{".json", ".html"} {
-			if err := os.Remove(filepath.Join(d.Path, list[0].ID+kind)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := os.Remove(filepath.Join(d.Path, list[i].ID+kind)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("incidents: %w", err)
 			}
 		}
-		total -= list[0].Size
-		list = list[1:]
+		total -= list[i].Size
+		counts[ruleOf(list[i].ID)]--
+		list = slices.Delete(list, i, i+1)
 	}
 	return nil
+}
+
+// ruleOf returns the rule in the name of an incident (see newID).
+func ruleOf(id string) string {
+	_, rule, _ := strings.Cut(id, "-")
+	rule, _, _ = strings.Cut(rule, "-")
+	return rule
 }
 
 // Read reads an incident. The error wraps ErrNotFound or ErrUnreadable.

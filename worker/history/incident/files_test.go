@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -265,6 +266,28 @@ func TestBounds(t *testing.T) {
 	names, err := os.ReadDir(d.Path)
 	if err != nil || len(names) != 2 {
 		t.Errorf("%v, %v", names, err)
+	}
+}
+
+// TestBoundsKeepRareRules has one incident of a rule, and then more of another rule than are kept.
+func TestBoundsKeepRareRules(t *testing.T) {
+	t.Parallel()
+	d := Dir{Path: filepath.Join(t.TempDir(), "incidents"), Keep: 4}
+	begin := time.Date(2026, 11, 28, 3, 0, 0, 0, time.UTC)
+	var want []string
+	for n, rule := range []string{rules.Archiver, rules.LockWait, rules.LockWait, rules.LockWait, rules.LockWait, rules.LockWait} {
+		i := hostileIncident(begin.Add(time.Duration(n) * time.Minute))
+		i.ID = newID(i.Time, rule)
+		if _, err := d.Write(i); err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 || n > 2 {
+			want = append(want, i.ID)
+		}
+	}
+	list, err := d.List()
+	if err != nil || !slices.EqualFunc(list, want, func(e Entry, id string) bool { return e.ID == id }) {
+		t.Errorf("%v, want %v, %v", list, want, err)
 	}
 }
 

@@ -42,7 +42,7 @@ type Config struct {
 	Rules []Rule
 	// Cooldown is the time for which a cause must have been absent before it can be an incident again.
 	Cooldown time.Duration
-	// Budget is the greatest number of incidents within an hour.
+	// Budget is the greatest number of incidents within an hour. Each role has a share of it; see Engine.room.
 	Budget int
 	// Keep is the greatest number of incidents that are kept, and Size the greatest size of all together, in bytes.
 	Keep int

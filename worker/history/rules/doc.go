@@ -125,4 +125,5 @@ type Finding struct {
 	Root      int32   `json:"root,omitempty"`
 
 	keys []string // Cause and further names of the cause; findings with a common key are merged
+	role uint32   // the role (OID) of the session that is the cause; 0: none
 }

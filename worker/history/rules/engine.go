@@ -28,9 +28,9 @@ const (
 type Engine struct {
 	config Config
 	waits  map[waitKey]*wait
-	causes map[string]time.Time // by key: first complete look without the cause; zero: the last look had it
-	fired  []time.Time          // times of the incidents of the last hour
-	open   []stall              // incidents that have not ended
+	causes map[string]cause // by key
+	fired  []firing         // incidents of the last hour
+	open   []stall          // incidents that have not ended
 	loops  map[loopKey]*loop
 	next   time.Duration // from the last look until a wait reaches the time of its rule; 0: there is no such wait
 	last   time.Time     // time of the last look
@@ -55,6 +55,19 @@ type wait struct {
 	root  int32         // result of view.root at the last look that had the blockers; 0: not known
 }
 
+// cause is the state of a cause. absent is the first complete look without it; zero: the last look had it. late means that its finding
+// is no incident yet, because the budget had no room.
+type cause struct {
+	absent time.Time
+	late   bool
+}
+
+// firing is an incident of the last hour.
+type firing struct {
+	at   time.Time
+	role uint32 // Finding.role
+}
+
 // stall is an incident that has not ended. seen is the last look with its cause. absent is the first complete look after seen
 // without the cause; zero: there is none.
 type stall struct {
@@ -66,7 +79,8 @@ type stall struct {
 type Result struct {
 	// New are the new incidents.
 	New []Finding
-	// OverBudget are findings that would be incidents if the last hour did not already have Config.Budget incidents.
+	// OverBudget are findings that are no incidents because the incidents of the last hour leave no room in Config.Budget. Each is in one
+	// result only. If it lasts until there is room, it is an incident then.
 	OverBudget []Finding
 	// Ended are former incidents whose causes have been absent for Config.Cooldown, the earliest begun first.
 	Ended []Ended
@@ -82,7 +96,7 @@ type Ended struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	return &Engine{config: c, waits: map[waitKey]*wait{}, causes: map[string]time.Time{}, loops: map[loopKey]*loop{}}
+	return &Engine{config: c, waits: map[waitKey]*wait{}, causes: map[string]cause{}, loops: map[loopKey]*loop{}}
 }
 
 // Config returns the rules.
@@ -95,11 +109,11 @@ func (e *Engine) Change(c Config) { e.config = c }
 // such wait. A look at that time finds the incident without delay.
 func (e *Engine) Next() time.Duration { return e.next }
 
-// Known makes the engine regard a cause as an incident that lasted until the time at, such as before a restart of the worker. The
-// cause is no new incident until Config.Cooldown has passed after at.
-func (e *Engine) Known(cause string, at time.Time) {
-	if last, known := e.causes[cause]; !known || at.After(last) {
-		e.causes[cause] = at
+// Known makes the engine regard a cause (Finding.Cause) as an incident that lasted until the time at, such as before a restart of the
+// worker. The cause is no new incident until Config.Cooldown has passed after at.
+func (e *Engine) Known(name string, at time.Time) {
+	if last, known := e.causes[name]; !known || at.After(last.absent) {
+		e.causes[name] = cause{absent: at}
 	}
 }
 
@@ -173,42 +187,64 @@ func merge(found []Finding) []Finding {
 	return list
 }
 
-// choose returns the findings whose cause is new, within the budget. Only a look with all sessions can show that a cause is absent.
+// choose returns the findings whose cause is new, within the budget. Only a look with all sessions can show that a cause is absent. A
+// finding for which the budget has no room becomes an incident as soon as there is room, if no other incident has got its cause
+// meanwhile.
 func (e *Engine) choose(found []Finding, l *Look) (r Result) {
 	now := l.Time
-	for k, absent := range e.causes {
-		if !absent.IsZero() && now.Sub(absent) >= e.config.Cooldown {
+	for k, c := range e.causes {
+		if !c.absent.IsZero() && now.Sub(c.absent) >= e.config.Cooldown {
 			delete(e.causes, k)
 		}
 	}
 	present := map[string]bool{}
-	e.fired = slices.DeleteFunc(e.fired, func(t time.Time) bool { return now.Sub(t) >= time.Hour })
+	e.fired = slices.DeleteFunc(e.fired, func(f firing) bool { return now.Sub(f.at) >= time.Hour })
 	for i := range found {
 		f := found[i]
-		isKnown := func(k string) bool { _, ok := e.causes[k]; return ok }
-		known := slices.ContainsFunc(f.keys, isKnown)
+		known, incident := false, false
 		for _, k := range f.keys {
-			if present[k] = true; len(e.causes) < maxCauses || isKnown(k) {
-				e.causes[k] = time.Time{}
+			c, ok := e.causes[k]
+			known, incident = known || ok, incident || ok && !c.late
+		}
+		late := !incident && !e.room(f.role)
+		for _, k := range f.keys {
+			present[k] = true
+			if _, ok := e.causes[k]; ok || len(e.causes) < maxCauses {
+				e.causes[k] = cause{late: late}
 			}
 		}
 		switch {
-		case known:
-		case len(e.fired) >= e.config.Budget:
-			r.OverBudget = append(r.OverBudget, f)
-		default:
-			e.fired = append(e.fired, now)
+		case !incident && !late:
+			e.fired = append(e.fired, firing{now, f.role})
 			r.New = append(r.New, f)
+		case !known:
+			r.OverBudget = append(r.OverBudget, f)
 		}
 	}
 	if !l.Unread && !l.Partial {
-		for k, absent := range e.causes {
-			if absent.IsZero() && !present[k] {
-				e.causes[k] = now
+		for k, c := range e.causes {
+			if c.absent.IsZero() && !present[k] {
+				c.absent = now
+				e.causes[k] = c
 			}
 		}
 	}
 	return r
+}
+
+// room reports whether the budget has room for an incident. The sessions of one role get at most half of it, and those of all roles
+// three quarters. The rest is for causes that belong to no role, such as the archiver or a disk.
+func (e *Engine) room(role uint32) bool {
+	own, roles, all := 0, 0, e.config.Budget
+	for _, f := range e.fired {
+		if f.role != 0 {
+			roles++
+		}
+		if f.role == role {
+			own++
+		}
+	}
+	return len(e.fired) < all && (role == 0 || own < (all+1)/2 && roles < all-all/4)
 }
 
 // renew updates the open incidents whose causes are in a look again: the time seen, the time absent, and the keys.
@@ -504,7 +540,7 @@ func idleBlocks(v *view) []Finding {
 			continue
 		}
 		list = append(list, Finding{
-			Rule: IdleBlocks, Cause: v.cause(pid), keys: []string{v.identity(pid)}, Root: pid,
+			Rule: IdleBlocks, Cause: v.cause(pid), keys: []string{v.identity(pid)}, role: root.UserID, Root: pid,
 			Processes: append([]int32{pid}, w.waiters.pids...), Since: v.Time.Add(-age),
 			Summary: fmt.Sprintf("process %d is idle in transaction and has blocked %s for %s", pid,
 				units.Plural(w.waiters.n, "%d {session|sessions}"), units.Age(age)),
@@ -567,6 +603,10 @@ func lockWaits(v *view) []Finding {
 		}
 		f := v.finding(LockWait, v.cause(root), fmt.Sprintf("%s for a lock %s, the longest for %s",
 			units.Plural(w.n, "%d {session waits|sessions wait}"), behind, units.Age(w.age)), w)
+		f.role = v.rows[w.pids[0]].UserID // without a process at the begin, such as behind a prepared transaction
+		if holder := v.rows[root]; holder != nil {
+			f.role = holder.UserID
+		}
 		if f.keys = objects[root]; root > 0 {
 			f.keys = append(f.keys, v.identity(root))
 			f.Root, f.Processes = root, append([]int32{root}, slices.DeleteFunc(f.Processes, func(p int32) bool { return p == root })...)

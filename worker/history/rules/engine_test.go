@@ -226,6 +226,66 @@ func TestCooldown(t *testing.T) {
 	}
 }
 
+// TestBudgetShares has a role that causes more stalls than its half of the budget, other roles, and the archiver.
+func TestBudgetShares(t *testing.T) {
+	t.Parallel()
+	c := newClock(Default())
+	stalls := func(n, first int32, role uint32) {
+		for pid := first; pid < first+2*n; pid += 2 {
+			w := c.waiter(pid, pid+1)
+			w.UserID = 8 // the role of the session that holds the lock counts
+			c.rows = append(c.rows, w, store.Row{PID: pid + 1, Start: 1, XactStart: 9, UserID: role})
+		}
+	}
+	fired := func(long time.Duration, want string, n int) {
+		t.Helper()
+		if got := c.run(long); strings.Count(got, want) != n || strings.Count(got, " at ") != n {
+			t.Errorf("not %d of %q: %s", n, want, got)
+		}
+	}
+	stalls(30, 100, 7)
+	fired(20*time.Second, "lock_wait at", 6)
+	stalls(3, 200, 8)
+	stalls(3, 300, 9)
+	fired(20*time.Second, "lock_wait at", 3)
+	c.archive = Archiving{File: "000000010000000000000001", PID: 9}
+	fired(3*time.Minute, "archiver at 2m0s", 1)
+	c.at = c.at.Add(50 * time.Minute)
+	fired(10*time.Minute, "lock_wait at", 9) // the first hour is over: six more of role 7, and those of role 9
+}
+
+// TestBudgetLater has a stall for which the budget has no room at first, and a stall that becomes part of an incident meanwhile.
+func TestBudgetLater(t *testing.T) {
+	t.Parallel()
+	config := Default()
+	config.Budget = 1
+	c := newClock(config)
+	c.clients, c.slots = 100, 100
+	c.run(time.Second)
+	c.archive = Archiving{File: "000000010000000000000001", PID: 9}
+	if got := c.run(3 * time.Minute); got != "archiver over budget" {
+		t.Errorf("%q without room", got)
+	}
+	c.at = c.at.Add(50 * time.Minute)
+	if got := c.run(10 * time.Minute); !strings.HasPrefix(got, "archiver at 6m") || strings.Contains(got, ",") {
+		t.Errorf("%q with room", got)
+	}
+	merged := newClock(config)
+	merged.rows = []store.Row{merged.waiter(2, 1), {PID: 1, Start: 1, XactStart: 9}}
+	merged.run(20 * time.Second)
+	merged.rows = append(merged.rows, merged.waiter(4, 3), store.Row{PID: 3, Start: 1, XactStart: 9})
+	if got := merged.run(time.Minute); got != "lock_wait over budget" {
+		t.Errorf("%q for the second stall", got)
+	}
+	merged.rows[3] = merged.waiter(3, 1)
+	for range 2 {
+		if got := merged.run(time.Minute); got != "" {
+			t.Errorf("%q, though it is a part of an incident", got)
+		}
+		merged.at = merged.at.Add(2 * time.Hour)
+	}
+}
+
 // TestGap has a stall that lasts while the worker does not look for longer than the cool-down. It lasts on, or ends afterwards.
 func TestGap(t *testing.T) {
 	t.Parallel()

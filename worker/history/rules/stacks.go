@@ -68,7 +68,7 @@ func sameStacks(v *view) []Finding {
 			continue
 		}
 		list = append(list, Finding{
-			Rule: SameStack, Cause: v.cause(r.PID), Processes: []int32{r.PID}, Since: v.Time.Add(-age),
+			Rule: SameStack, Cause: v.cause(r.PID), role: r.UserID, Processes: []int32{r.PID}, Since: v.Time.Add(-age),
 			Summary: fmt.Sprintf("process %d has been on a processor for %s in one statement, and each of %d samples has the same stack",
 				r.PID, units.Age(age), l.samples),
 		})
