@@ -463,14 +463,15 @@ func lwlockWaits(v *view) []Finding {
 	for i := range v.Rows {
 		r := &v.Rows[i]
 		p, known := v.Procs[r.PID]
-		if r.Ended || r.WaitType != "LWLock" || !known || !p.sleeps() {
+		event := lwlock(r)
+		if r.Ended || event == "" || !known || !p.sleeps() {
 			continue
 		}
 		if age := v.age(key(LWLockWait, r, int64(p.Switches)), 0); age >= rule.After {
-			w := byEvent[r.WaitEvent]
+			w := byEvent[event]
 			if w == nil {
 				w = &longest{}
-				byEvent[r.WaitEvent] = w
+				byEvent[event] = w
 			}
 			w.add(r.PID, age)
 		}
@@ -486,6 +487,18 @@ func lwlockWaits(v *view) []Finding {
 		return strings.Compare(a.Cause, b.Cause) < 0
 	})
 	return list
+}
+
+// lwlock returns the name of the LWLock that a session waits for; empty: it waits for none. From PostgreSQL 19 on, the lock of a
+// buffer's content has events of the type Buffer, one for each mode. In this type, BufferCleanup is the wait for a buffer pin.
+func lwlock(r *store.Row) string {
+	switch {
+	case r.WaitType == "LWLock":
+		return r.WaitEvent
+	case r.WaitType == "Buffer" && r.WaitEvent != "BufferCleanup":
+		return "BufferContent"
+	}
+	return ""
 }
 
 func causeLWLock(event string) string { return "LWLock " + event }
@@ -708,8 +721,8 @@ func (v *view) deeper(r *store.Row, p Proc) string {
 		return causeStandby
 	case p.State == 'D' && lasts(diskKey(r, p)):
 		return causeDisk
-	case r.WaitType == "LWLock" && p.sleeps() && lasts(key(LWLockWait, r, int64(p.Switches))):
-		return causeLWLock(r.WaitEvent)
+	case lwlock(r) != "" && p.sleeps() && lasts(key(LWLockWait, r, int64(p.Switches))):
+		return causeLWLock(lwlock(r))
 	}
 	return ""
 }

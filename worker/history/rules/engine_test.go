@@ -87,6 +87,16 @@ func TestRules(t *testing.T) {
 			c.rows = []store.Row{{PID: 1, WaitType: "LWLock", WaitEvent: "WALWrite"}, {PID: 2, WaitType: "LWLock", WaitEvent: "WALWrite"}}
 			c.procs = map[int32]Proc{1: {State: 'S', Switches: 7}, 2: {State: 'S', Switches: 9}}
 		}, "lwlock_wait at 1s"},
+		"lock of a buffer's content in 19": {func(c *clock) { // the cause of the lock waits behind it too
+			c.rows = []store.Row{
+				{PID: 1, WaitType: "Buffer", WaitEvent: "BufferExclusive"}, {PID: 2, WaitType: "Buffer", WaitEvent: "BufferShared"}, c.waiter(3, 1),
+			}
+			c.procs = map[int32]Proc{1: {State: 'S', Switches: 7}, 2: {State: 'S', Switches: 9}}
+		}, "lwlock_wait at 1s"},
+		"buffer pin in 19": {func(c *clock) {
+			c.rows = []store.Row{{PID: 1, WaitType: "Buffer", WaitEvent: "BufferCleanup"}}
+			c.procs = map[int32]Proc{1: {State: 'S', Switches: 7}}
+		}, ""},
 		"lwlock of a process that runs": {func(c *clock) {
 			c.rows = []store.Row{{PID: 1, WaitType: "LWLock", WaitEvent: "WALWrite"}}
 			c.procs = map[int32]Proc{1: {State: 'R', Switches: 7}}

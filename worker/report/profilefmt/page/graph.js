@@ -7,7 +7,7 @@ const smallest = 0.5; // a frame of fewer pixels is drawn together with its neig
 // waitColours are hue, saturation and lightness of the wait classes.
 const waitColours = new Map([
   ["", [130, 45, 66]], ["IO", [212, 75, 70]], ["Lock", [2, 72, 68]], ["LWLock", [330, 55, 66]],
-  ["Client", [28, 60, 74]],
+  ["Buffer", [345, 40, 68]], ["Client", [28, 60, 74]],
   ["IPC", [275, 50, 74]], ["BufferPin", [190, 60, 62]], ["Timeout", [45, 70, 64]], ["Extension", [20, 35, 60]],
   ["Activity", [220, 8, 74]], ["InjectionPoint", [300, 40, 70]], ["other", [60, 20, 66]],
 ]);
