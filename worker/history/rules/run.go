@@ -96,15 +96,15 @@ func CheckProgram(path string) error {
 func safeWay(path string, links int) error {
 	at, rest := "/", strings.Split(path, "/")
 	for n, name := range rest {
-		switch name {
-		case "", ".":
-			continue
-		case "..":
-			at = filepath.Dir(at) // at is no link: those are followed below
+		if name == "" || name == "." {
 			continue
 		}
 		if _, err := safe(at, true); err != nil {
 			return err
+		}
+		if name == ".." {
+			at = filepath.Dir(at) // at is no link: those are followed below
+			continue
 		}
 		dir := at
 		at = filepath.Join(dir, name)

@@ -31,12 +31,14 @@ func TestCheckProgram(t *testing.T) {
 		os.Symlink(in("own/program"), in("sticky/theirs")), os.Lchown(in("sticky/theirs"), 4711, -1),
 		os.Symlink("../sticky/theirs", in("own/theirs")), os.Symlink("loop", in("own/loop")),
 		os.Symlink("folder/../own/link", in("own/dots")), // folder/.. is the parent of sticky
+		// its owner can put a symbolic link in the place of this directory
+		os.Mkdir(in("sticky/b"), 0o755), os.Lchown(in("sticky/b"), 4711, -1), os.Symlink("../sticky/b/../../own/program", in("own/back")),
 	)
 	for name, want := range map[string]string{
 		"own/program": "", "own/link": "", "sticky/link": "", "own/folder/link": "", "own/dots": "",
 		"open/link": "can be written", "own/through": "can be written",
 		"sticky/theirs": "belongs to user id 4711", "own/theirs": "belongs to user id 4711", "own/folder/theirs": "belongs to user id 4711",
-		"own/loop": "too many", "own/missing": "no such file",
+		"own/back": "belongs to user id 4711", "own/loop": "too many", "own/missing": "no such file",
 	} {
 		err := CheckProgram(in(name))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
