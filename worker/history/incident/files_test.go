@@ -371,16 +371,24 @@ func TestForest(t *testing.T) {
 		}
 		return strings.Join(parts, " ")
 	}
+	var long []Session // a tree has at most 101 levels
+	for pid := range int32(150) {
+		long = append(long, blocked(pid+1, hard(pid+2)))
+	}
+	if list := forest(long); len(list) != 2 || size(list[0])+size(list[1]) != 150 {
+		t.Errorf("a long chain: %s", show(list))
+	}
 	for name, c := range map[string]struct {
 		list []Session
 		want string
 	}{
-		"chain":    {[]Session{blocked(3, hard(2)), blocked(2, hard(1)), {PID: 1}}, "1(2(3))"},
-		"queue":    {[]Session{blocked(2, hard(1)), blocked(3, hard(1), soft(2))}, "1(2 3)"},
-		"deadlock": {[]Session{blocked(1, hard(2)), blocked(2, hard(1))}, "2(1(2*))"},
-		"holders":  {[]Session{blocked(3, hard(1), hard(2)), blocked(4, hard(3))}, "1(3(4)) 2(3*)"},
-		"prepared": {[]Session{blocked(2, hard(0))}, "0(2)"},
-		"none":     {[]Session{{PID: 1}}, ""},
+		"chain":             {[]Session{blocked(3, hard(2)), blocked(2, hard(1)), {PID: 1}}, "1(2(3))"},
+		"queue":             {[]Session{blocked(2, hard(1)), blocked(3, hard(1), soft(2))}, "1(2 3)"},
+		"deadlock":          {[]Session{blocked(1, hard(2)), blocked(2, hard(1))}, "2(1(2*))"},
+		"behind a deadlock": {[]Session{blocked(1, hard(2)), blocked(2, hard(3)), blocked(3, hard(4)), blocked(4, hard(3))}, "3(2(1) 4(3*))"},
+		"holders":           {[]Session{blocked(3, hard(1), hard(2)), blocked(4, hard(3))}, "1(3(4)) 2(3*)"},
+		"prepared":          {[]Session{blocked(2, hard(0))}, "0(2)"},
+		"none":              {[]Session{{PID: 1}}, ""},
 	} {
 		if got := show(forest(c.list)); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)

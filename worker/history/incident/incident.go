@@ -226,10 +226,12 @@ func rank(first []int32, pid int32) int {
 	return len(first)
 }
 
-// forest returns trees of the processes that block others. The roots wait for no process, except in deadlocks. The processes that
-// wait for a process are below it. If a process occurs several times, only the first node has the processes below it.
+// forest returns trees of the processes that block others. The roots wait for no process, except in deadlocks: there, the root is a
+// process of the cycle. The processes that wait for a process are below it. If a process occurs several times, only the first node has
+// the processes below it.
 func forest(list []Session) []*Node {
-	nodes, waits := map[int32]*Node{}, map[int32]bool{}
+	nodes := map[int32]*Node{}
+	first := map[int32]int32{} // the first process for which a process waits
 	below := map[int32][]*Node{}
 	var order []int32
 	note := func(pid int32) {
@@ -247,7 +249,9 @@ func forest(list []Session) []*Node {
 			}
 			note(b.PID)
 			note(s.PID)
-			waits[s.PID] = true
+			if j == 0 {
+				first[s.PID] = b.PID
+			}
 			below[b.PID] = append(below[b.PID], &Node{PID: s.PID, Mode: b.Mode, Object: b.Object, Queued: b.Soft})
 		}
 	}
@@ -265,12 +269,22 @@ func forest(list []Session) []*Node {
 		}
 	}
 	roots := []*Node{}
-	for _, onlyRoots := range []bool{true, false} { // first the processes that do not wait, then deadlocks
-		for _, pid := range order {
-			if !placed[pid] && (!waits[pid] || !onlyRoots) {
-				grow(nodes[pid], 0)
-				roots = append(roots, nodes[pid])
+	add := func(pid int32) {
+		grow(nodes[pid], 0)
+		roots = append(roots, nodes[pid])
+	}
+	for _, pid := range order {
+		if _, waits := first[pid]; !waits {
+			add(pid)
+		}
+	}
+	for _, pid := range order { // the others are in a deadlock, wait behind one, or are deeper than a tree may be
+		for !placed[pid] {
+			root, met := pid, map[int32]bool{}
+			for next, waits := first[root]; waits && !met[root] && !placed[next]; next, waits = first[root] {
+				met[root], root = true, next
 			}
+			add(root)
 		}
 	}
 	slices.SortStableFunc(roots, func(a, b *Node) int { return size(b) - size(a) })
