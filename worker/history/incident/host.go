@@ -3,12 +3,13 @@ package incident
 import (
 	"context"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 )
 
 // Host is the state of the host.
@@ -36,7 +37,7 @@ type Disk struct {
 
 // hostOf reads the state of this host.
 func hostOf(ctx context.Context, paths []string) Host {
-	h := Host{Processors: runtime.NumCPU(), Memory: map[string]int64{}, Pressure: map[string][]string{}}
+	h := Host{Processors: clusterbpf.Processors(), Memory: map[string]int64{}, Pressure: map[string][]string{}}
 	h.Name, _ = os.Hostname()
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
