@@ -409,9 +409,12 @@ func (r *Recorder) read(now time.Time) (s seen, err error) {
 		s.notes = append(s.notes, "no blockers: "+err.Error())
 	}
 	s.waits = blocked
-	rows, incomplete := r.rows(m, blocked)
+	rows, incomplete, shortened := r.rows(m, blocked)
 	if incomplete > 0 {
 		s.notes = append(s.notes, "blockers of "+units.Count(incomplete, "session")+" are not known")
+	}
+	if shortened > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("only the %d oldest blockers of %s are recorded", maxBlockers, units.Count(shortened, "session")))
 	}
 	if r.o.Watch != nil || r.stacks != nil {
 		s.procs = r.procs(rows, m.Sessions)

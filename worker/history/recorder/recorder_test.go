@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/locks"
 )
 
 // TestIdle has the rule for each kind of session.
@@ -105,6 +107,47 @@ func TestTexts(t *testing.T) {
 		if got := c.r.text(&c.s, map[string]string{}); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.s, got, c.want)
 		}
+	}
+}
+
+// TestManyBlockers has more holders of a lock than a row has blockers: those with the oldest transactions stay.
+func TestManyBlockers(t *testing.T) {
+	const holders, softs, without = 40, 5, 3
+	begin := time.UnixMicro(1_000_000)
+	waiter := moment.Session{ServerPID: 999, State: "active", Wait: &moment.Wait{Type: "Lock", Event: "relation"}}
+	m := &moment.Moment{Sessions: []moment.Session{waiter}}
+	w := &locks.Wait{PID: 999, Kind: locks.Lock}
+	for n := range softs {
+		w.Blockers = append(w.Blockers, locks.Blocker{PID: 500 + n})
+	}
+	for n := range holders {
+		s := moment.Session{ServerPID: 1 + n, State: "active"}
+		if n >= without {
+			at := begin.Add(time.Duration(holders-n/2) * time.Second) // the last ones are oldest, and two are equal
+			s.XactStart = &at
+		}
+		m.Sessions = append(m.Sessions, s)
+		w.Blockers = append(w.Blockers, locks.Blocker{PID: s.ServerPID, Hard: true})
+	}
+	w.Blockers = append(w.Blockers, locks.Blocker{PID: 0, Hard: true}) // a prepared transaction
+	rows, incomplete, shortened := New(Options{}).rows(m, map[int]*locks.Wait{999: w})
+	var got, want []int32
+	for _, b := range rows[0].BlockedBy {
+		if got = append(got, b.PID); b.Soft {
+			t.Errorf("%+v though not all holders are listed", b)
+		}
+	}
+	want = append(want, 9) // as old as 10
+	for pid := int32(11); pid <= holders; pid++ {
+		want = append(want, pid)
+	}
+	if want = append(want, 0); !slices.Equal(got, want) || incomplete != 0 || shortened != 1 {
+		t.Errorf("%v, want %v; %d and %d", got, want, incomplete, shortened)
+	}
+	w.Blockers = w.Blockers[:softs+maxBlockers-2]
+	rows, _, shortened = New(Options{}).rows(m, map[int]*locks.Wait{999: w})
+	if list := rows[0].BlockedBy; len(list) != maxBlockers || list[0].PID != 1 || !list[maxBlockers-1].Soft || shortened != 0 {
+		t.Errorf("%v, %d", list, shortened)
 	}
 }
 

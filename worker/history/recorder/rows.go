@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -31,16 +32,21 @@ func idle(s *moment.Session) bool {
 }
 
 // rows returns a row for each session that is not idle or that blocks another session. It also returns the number of sessions that
-// wait for a heavyweight lock whose holders are not known.
-func (r *Recorder) rows(m *moment.Moment, waits map[int]*locks.Wait) ([]store.Row, int) {
-	blocks, incomplete := map[int]bool{}, 0
+// wait for a heavyweight lock whose holders are not known, and the number of sessions whose rows lack holders.
+func (r *Recorder) rows(m *moment.Moment, waits map[int]*locks.Wait) (rows []store.Row, incomplete, shortened int) {
+	blocks := map[int]bool{}
 	for _, w := range waits {
 		for i := range w.Blockers {
 			blocks[w.Blockers[i].PID] = true
 		}
 	}
+	begun := map[int32]int64{} // of the transactions of sessions that block others
+	for i := range m.Sessions {
+		if s := &m.Sessions[i]; blocks[s.ServerPID] {
+			begun[int32(s.ServerPID)] = micro(s.XactStart)
+		}
+	}
 	texts := make(map[string]string, len(r.texts))
-	var rows []store.Row
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
 		if idle(s) && !blocks[s.ServerPID] {
@@ -49,7 +55,10 @@ func (r *Recorder) rows(m *moment.Moment, waits map[int]*locks.Wait) ([]store.Ro
 		row := rowOf(s)
 		row.Query = r.text(s, texts)
 		if w := waits[s.ServerPID]; w != nil && s.Wait != nil && (w.Kind == locks.Lock) == (s.Wait.Type == "Lock") {
-			row.BlockedBy = blockers(w)
+			cut := 0
+			if row.BlockedBy, cut = blockers(w, begun); cut > 0 {
+				shortened++
+			}
 			if !w.Since.IsZero() {
 				row.WaitStart = w.Since.UnixMicro()
 			}
@@ -60,7 +69,7 @@ func (r *Recorder) rows(m *moment.Moment, waits map[int]*locks.Wait) ([]store.Ro
 		rows = append(rows, row)
 	}
 	r.texts = texts
-	return rows, incomplete
+	return rows, incomplete, shortened
 }
 
 // rowOf returns a row with the columns for which only the session is needed.
@@ -88,27 +97,51 @@ func micro(t *time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// blockers returns the blockers of a wait, at most maxBlockers. Holders of the lock come before processes that wait for it too.
-func blockers(w *locks.Wait) []store.Blocker {
+// blockers returns the blockers of a wait, at most maxBlockers, and the number of holders of the lock that are left out. Holders come
+// before processes that wait for the lock too. begun has the starts of the
+// sessions' transactions.
+func blockers(w *locks.Wait, begun map[int32]int64) (list []store.Blocker, cut int) {
 	lock, mode, object := string(w.Kind), "", ""
 	if w.Tag != nil {
 		lock, mode, object = w.Tag.Type, w.Mode.String(), w.Tag.String()
 	}
-	list := make([]store.Blocker, 0, len(w.Blockers))
-	for i := range w.Blockers {
-		b := &w.Blockers[i]
-		list = append(list, store.Blocker{PID: int32(b.PID), Lock: lock, Mode: mode, Object: object, Soft: !b.Hard})
-	}
-	slices.SortStableFunc(list, func(a, b store.Blocker) int {
-		switch {
-		case a.Soft == b.Soft:
-			return 0
-		case b.Soft:
-			return -1
+	list = make([]store.Blocker, 0, len(w.Blockers))
+	for _, soft := range []bool{false, true} {
+		for i := range w.Blockers {
+			if b := &w.Blockers[i]; b.Hard != soft {
+				list = append(list, store.Blocker{PID: int32(b.PID), Lock: lock, Mode: mode, Object: object, Soft: soft})
+			}
 		}
-		return 1
-	})
-	return list[:min(len(list), maxBlockers)]
+		if n := len(list); !soft && n > maxBlockers {
+			return oldest(list, begun), n - maxBlockers
+		}
+	}
+	return list[:min(len(list), maxBlockers)], 0
+}
+
+// oldest returns the maxBlockers holders with the oldest transactions: the rules search among them for the session that the others
+// wait for. A prepared transaction counts as the oldest, and a session without a transaction as the youngest.
+func oldest(holders []store.Blocker, begun map[int32]int64) (list []store.Blocker) {
+	at := make([]int64, len(holders))
+	for i := range holders {
+		start, known := begun[holders[i].PID]
+		if at[i] = start; known && start == 0 {
+			at[i] = math.MaxInt64
+		}
+	}
+	sorted := slices.Clone(at)
+	slices.Sort(sorted)
+	last := sorted[maxBlockers-1]
+	equal := maxBlockers - slices.Index(sorted, last) // number of holders with this start that are in the result
+	for i := range holders {
+		if at[i] == last {
+			equal--
+		}
+		if at[i] < last || at[i] == last && equal >= 0 {
+			list = append(list, holders[i])
+		}
+	}
+	return list
 }
 
 // text returns the text of the session's statement in the form of Options.Texts; empty: not kept. It adds normalized texts to
