@@ -118,6 +118,6 @@ const (
 	// the next one starts with the next interval.
 	ExportCost = 0.01
 	// RecorderProcesses is the largest number of processes whose files the recorder keeps open to take their stacks, with
-	// four descriptors each. The recorder takes at most a quarter of the descriptors that the worker may have.
+	// four descriptors each. These files take at most a quarter of the descriptors that the worker may have.
 	RecorderProcesses = 1000
 )

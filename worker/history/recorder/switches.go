@@ -14,12 +14,23 @@ import (
 // maxKept bounds the descriptors that statuses keeps open between sweeps.
 const maxKept = 2000
 
+// mostKept returns maxKept or, if the limit of descriptors is low, an eighth of it.
+func mostKept() int {
+	const share = 8
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur/share < maxKept {
+		return int(limit.Cur / share)
+	}
+	return maxKept
+}
+
 // statuses reads the states and the context switches of processes. For a process that slept in the last sweep, it reads the number
 // of time slices from an open descriptor. If the process has had no time slice since that sweep, it does not read /proc/PID/status,
 // which costs ten times as much.
 type statuses struct {
 	known map[identity]*keptStatus
-	files int
+	files int // number of open descriptors
+	most  int // largest number of open descriptors
 }
 
 // keptStatus is the last status of a process.
@@ -34,13 +45,13 @@ type keptStatus struct {
 // that this program sees.
 func (s *statuses) read(id identity, pid int) (rules.Proc, bool) {
 	if s.known == nil {
-		s.known = map[identity]*keptStatus{}
+		s.known, s.most = map[identity]*keptStatus{}, mostKept()
 	}
 	k := s.known[id]
 	if k == nil {
 		k = &keptStatus{}
 		s.known[id] = k
-		if s.files < maxKept {
+		if s.files < s.most {
 			if f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/schedstat"); err == nil {
 				k.file = f
 				s.files++

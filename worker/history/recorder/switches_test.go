@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 )
@@ -83,5 +85,33 @@ func TestStatuses(t *testing.T) {
 	s.close()
 	if s.files != 0 {
 		t.Errorf("%d files stay", s.files)
+	}
+}
+
+// TestStatusesLeaveDescriptors has a low limit of descriptors: statuses leaves most of them to the rest of the worker.
+func TestStatusesLeaveDescriptors(t *testing.T) { // not parallel, because it lowers the limit of this process
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	low := before
+	low.Cur = min(256, before.Max)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Error(err)
+		}
+	})
+	var s statuses
+	defer s.close()
+	for n := range int32(300) {
+		if _, ok := s.read(identity{n, 1}, os.Getpid()); !ok {
+			t.Fatalf("process %d could not be read", n)
+		}
+	}
+	if s.files == 0 || s.files > int(low.Cur)/8 {
+		t.Errorf("%d descriptors of %d", s.files, low.Cur)
 	}
 }
