@@ -211,11 +211,12 @@ func schedstat(file string) (ran, waited time.Duration) {
 }
 
 // Snapshot reads the sessions once, as a sweep does, but writes nothing. It returns them with notes on missing parts. Rows have the
-// texts that the options allow.
+// texts that the options allow. No file of a process stays open.
 func (r *Recorder) Snapshot(now time.Time) (*rules.Look, []string, error) {
 	if r.o.Watch == nil {
 		r.o.Watch = func(*rules.Look) {} // without Watch, read would omit the processes
 	}
+	defer r.statuses.close()
 	saw, err := r.read(now)
 	if err != nil {
 		return nil, nil, err

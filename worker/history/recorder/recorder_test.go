@@ -151,6 +151,26 @@ func TestManyBlockers(t *testing.T) {
 	}
 }
 
+// TestSnapshotLeavesNoFiles has a session that works while the snapshot is read.
+func TestSnapshotLeavesNoFiles(t *testing.T) {
+	pgtest.One(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off"}})
+		_, stop := query(t, s, "SELECT pg_sleep(1000)")
+		defer stop()
+		r := New(Options{DataDir: s.DataDir, Server: func() (cluster.Cluster, error) { return cluster.ByDataDir(s.DataDir) }})
+		pgtest.Wait(t, "a snapshot with the session", func() bool {
+			l, _, err := r.Snapshot(time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(l.Procs) > 0
+		})
+		if r.statuses.files != 0 || len(r.statuses.known) != 0 {
+			t.Errorf("%d files of %d processes", r.statuses.files, len(r.statuses.known))
+		}
+	})
+}
+
 // TestMeter has sweeps that cost too much for a minute, and then little.
 func TestMeter(t *testing.T) {
 	m := meter{period: time.Second}
