@@ -13,6 +13,7 @@ import (
 
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // userFolders creates the folders to which the workers of a host record. There is a folder for each user id of a server, because a
@@ -48,7 +49,7 @@ func (u *userFolders) words(uid int) []string {
 // folder.
 func makeFolder(dir string, uid int) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err == nil {
-		if err := os.Chmod(dir, folderMode); err != nil { // os.Mkdir would apply the umask
+		if err := rootfs.SetMode(dir, unix.S_IFDIR, folderMode); err != nil { // os.Mkdir would apply the umask
 			return "", err
 		}
 	} else if !errors.Is(err, os.ErrExist) {

@@ -250,7 +250,7 @@ func (f Folder) Save(k Key, data []byte) error {
 // another user can have its own folder there.
 func (f Folder) make() error {
 	parent := filepath.Dir(string(f))
-	if os.Geteuid() == 0 {
+	if f == rootFolder && os.Geteuid() == 0 {
 		if err := makePublic(parent); err != nil {
 			return err
 		}
@@ -275,7 +275,7 @@ func makePublic(dir string) error {
 	}
 	switch {
 	case err == nil:
-		return os.Chmod(dir, public)
+		return rootfs.SetMode(dir, unix.S_IFDIR, public)
 	case errors.Is(err, os.ErrExist):
 		return nil
 	}

@@ -131,17 +131,24 @@ func TestForeignFilesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestParentOfRootsFolder: a service of another user can have its own folder beside root's, whatever umask root has.
+// TestParentOfRootsFolder: a service of another user can have its own folder beside root's, whatever umask root has. Folders
+// above another folder are private.
 func TestParentOfRootsFolder(t *testing.T) { // not parallel: the umask is one of the whole process
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: only its folder is in a directory that it shares with other users")
 	}
 	defer unix.Umask(unix.Umask(0o077))
-	parent := filepath.Join(t.TempDir(), "cache", "pg_stat_backtrace")
-	if err := Folder(filepath.Join(parent, "root")).Save(Key{"names", build, "detail"}, []byte("result")); err != nil {
-		t.Fatal(err)
+	parent, other := filepath.Join(t.TempDir(), "cache", "pg_stat_backtrace"), filepath.Join(t.TempDir(), "cache", "folder")
+	defer func(own Folder) { rootFolder = own }(rootFolder)
+	rootFolder = Folder(filepath.Join(parent, "root"))
+	for _, f := range []Folder{rootFolder, Folder(other)} {
+		if err := f.Save(Key{"names", build, "detail"}, []byte("result")); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for path, want := range map[string]os.FileMode{filepath.Dir(parent): 0o755, parent: 0o755, parent + "/root": 0o700} {
+	for path, want := range map[string]os.FileMode{
+		filepath.Dir(parent): 0o755, parent: 0o755, parent + "/root": 0o700, filepath.Dir(other): 0o700, other: 0o700,
+	} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}

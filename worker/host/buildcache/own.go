@@ -11,8 +11,9 @@ import (
 // folder is the name of this program's folder.
 const folder = "pg_stat_backtrace"
 
-// rootFolder is root's folder. It does not depend on the environment: sudo may have kept another user's environment.
-const rootFolder = "/var/cache/" + folder + "/root"
+// rootFolder is root's folder. It does not depend on the environment: sudo may have kept another user's environment. Only tests
+// change it.
+var rootFolder = Folder("/var/cache/" + folder + "/root")
 
 // started is the id of the user as which the program was started. The environment belongs to this user.
 var started = os.Geteuid()

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -59,7 +61,7 @@ func (c *cache) find(kind Kind, id string, now time.Time) (path string, missedUn
 		return "", time.Time{}
 	case info.Size() > 0:
 		// Eviction uses access times, which many file systems do not update.
-		_ = os.Chtimes(path, now, time.Time{})
+		_ = touch(path, now, unix.Timespec{Nsec: unix.UTIME_OMIT})
 		return path, time.Time{}
 	}
 	if until := info.ModTime().Add(c.missTime()); now.Before(until) {
@@ -93,12 +95,21 @@ func (c *cache) miss(kind Kind, id string, now time.Time) error {
 		return f.Close()
 	}
 	if info, statErr := os.Lstat(path); statErr == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		return os.Chtimes(path, now, now)
+		return touch(path, now, unix.NsecToTimespec(now.UnixNano()))
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	return err
+}
+
+// touch sets the time of the last read and of the last change of a file. It does not follow a symbolic link.
+func touch(path string, read time.Time, changed unix.Timespec) error {
+	times := []unix.Timespec{unix.NsecToTimespec(read.UnixNano()), changed}
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &os.PathError{Op: "chtimes", Path: path, Err: err}
+	}
+	return nil
 }
 
 // temp makes the file for a download. The file is in the final folder, so that deposit can rename it.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // put writes a file of the cache that was used last at a time.
@@ -87,6 +89,25 @@ func TestEvict(t *testing.T) {
 	}
 	if got := listing(t, outside); len(got) != 1 {
 		t.Errorf("behind a link: %q", got)
+	}
+}
+
+// TestTimesOfLink: the cache changes no times of a file to which a symbolic link in it leads.
+func TestTimesOfLink(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	path, link, old := filepath.Join(dir, "file"), filepath.Join(dir, "link"), now.Add(-time.Hour)
+	put(t, path, 1, old)
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := touch(link, now, unix.NsecToTimespec(now.UnixNano())); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || !info.ModTime().Equal(old) || !lastUse(info).Equal(old) {
+		t.Errorf("the file's times have changed: %v, %v", info, err)
+	}
+	if info, err := os.Lstat(link); err != nil || !info.ModTime().Equal(now) {
+		t.Errorf("the link's times: %v, %v", info, err)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/limits"
 )
 
@@ -127,7 +128,7 @@ func (a Address) listen(ctx context.Context, open bool) (net.Listener, error) {
 	}}
 	listener, err := config.Listen(ctx, unixNetwork, a.Path)
 	if err == nil && open {
-		err = os.Chmod(a.Path, everyUser) // the umask may have removed permissions
+		err = rootfs.SetMode(a.Path, unix.S_IFSOCK, everyUser) // the umask may have removed permissions
 		if err != nil {
 			_ = listener.Close()
 		}
