@@ -71,15 +71,17 @@ func SplitURLs(list string) []string {
 const folder = "debuginfod_client"
 
 // DefaultCacheDir returns the folder that this user's other clients use: $DEBUGINFOD_CACHE_PATH, or debuginfod_client
-// in $XDG_CACHE_HOME or ~/.cache. If root has the environment of another user, it is the folder in root's home directory.
+// in $XDG_CACHE_HOME or ~/.cache. If the environment of root names a directory of another user for one of the last two, it is
+// the folder in root's home directory.
 func DefaultCacheDir(getenv func(string) string) (string, error) {
 	if dir := getenv(EnvCache); dir != "" {
 		return dir, nil
 	}
-	if os.Geteuid() == 0 && ofOtherUser(getenv("HOME")) { // that user could not read what root has downloaded
+	root := os.Geteuid() == 0
+	if root && ofOtherUser(getenv("HOME")) { // that user could not read what root has downloaded
 		return homeCache(0)
 	}
-	if dir := getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
+	if dir := getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) && !(root && ofOtherUser(dir)) { // su keeps this variable
 		return filepath.Join(dir, folder), nil
 	}
 	home := getenv("HOME")
@@ -89,14 +91,22 @@ func DefaultCacheDir(getenv func(string) string) (string, error) {
 	return filepath.Join(home, ".cache", folder), nil
 }
 
-// ofOtherUser reports whether a home directory belongs to another user than root.
-func ofOtherUser(home string) bool {
-	info, err := os.Stat(home)
-	if err != nil {
-		return false
+// ofOtherUser reports whether a directory, or a directory above it, belongs to another user than root. The directory need not
+// exist yet.
+func ofOtherUser(dir string) bool {
+	for filepath.IsAbs(dir) {
+		if info, err := os.Stat(dir); err == nil {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 {
+				return true
+			}
+		}
+		above := filepath.Dir(dir)
+		if above == dir {
+			break
+		}
+		dir = above
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && st.Uid != 0
+	return false
 }
 
 // ServiceCacheDir returns the folder for a service that now runs as user uid: $DEBUGINFOD_CACHE_PATH, or

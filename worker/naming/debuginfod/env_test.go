@@ -100,13 +100,20 @@ func TestCacheDirs(t *testing.T) {
 			t.Errorf("%q: %q %q %q, %v %v %v", tt.env, user, since, other, err1, err2, err3)
 		}
 	}
-	if os.Geteuid() == 0 { // sudo can keep the environment of another user
+	if os.Geteuid() == 0 { // sudo can keep the environment of another user, and su keeps all but HOME
 		home := t.TempDir()
 		if err := os.Chown(home, 12345, 12345); err != nil {
 			t.Fatal(err)
 		}
 		want := filepath.Join(me.HomeDir, ".cache/debuginfod_client")
-		for _, e := range [][]string{{"HOME", home}, {"HOME", home, "XDG_CACHE_HOME", home + "/cache"}} {
+		if err := os.Mkdir(home+"/root's", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range [][]string{
+			{"HOME", home}, {"HOME", home, "XDG_CACHE_HOME", home + "/cache"}, {"HOME", me.HomeDir, "XDG_CACHE_HOME", home},
+			{"HOME", me.HomeDir, "XDG_CACHE_HOME", home + "/none/cache"}, {"HOME", me.HomeDir, "XDG_CACHE_HOME", home + "/root's"},
+			{"HOME", home + "/root's"},
+		} {
 			if dir, err := DefaultCacheDir(env(e...)); dir != want || err != nil {
 				t.Errorf("%q: root has %q, %v", e, dir, err)
 			}
