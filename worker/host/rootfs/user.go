@@ -69,7 +69,8 @@ func OfStatus(status process.Status) User {
 }
 
 // OfFile returns the user for files that the open file f names: the user of a process if path leads through its folder
-// in /proc, otherwise the owner of f. The owner need not be a member of the file's group, so the User has no group.
+// in /proc, otherwise the owner of f. It is also the owner for a process of root, below whose root directory other users can have
+// files. The owner need not be a member of the file's group, so the User has no group.
 func OfFile(path string, f *os.File) (User, error) {
 	if folder, _, ok := cutFolder(path); ok {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(folder, "/proc/"), "/")
@@ -77,7 +78,9 @@ func OfFile(path string, f *os.File) (User, error) {
 		if err != nil {
 			return User{}, err
 		}
-		return OfProcess(number)
+		if u, err := OfProcess(number); err != nil || u.set {
+			return u, err
+		}
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {

@@ -291,6 +291,31 @@ func TestCallerOfSetID(t *testing.T) {
 	}
 }
 
+// TestUserOfFile: a file names other files with the rights of its owner, not with the rights of the process of root below whose root
+// directory it is.
+func TestUserOfFile(t *testing.T) {
+	dir := folder(t)
+	put(t, dir+"/own", "x", another, 0, 0o644)
+	put(t, dir+"/root's", "x", 0, 0, 0o644)
+	pid := processOf(t, dir, &syscall.Credential{Uid: stranger, Gid: stranger})
+	theirs := fmt.Sprintf("/proc/%d/root", pid)
+	for path, want := range map[string]User{
+		dir + "/own": OfUser(another), dir + "/root's": {}, "/proc/self/root" + dir + "/own": OfUser(another),
+		fmt.Sprintf("/proc/%d/root%s/own", os.Getpid(), dir):    OfUser(another),
+		fmt.Sprintf("/proc/%d/root%s/root's", os.Getpid(), dir): {},
+		theirs + dir + "/own": IDs(stranger, stranger), theirs + dir + "/root's": IDs(stranger, stranger),
+	} {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u, err := OfFile(path, f); err != nil || u.set != want.set || u.uid != want.uid || u.gid != want.gid {
+			t.Errorf("%s: %+v, %v, want %+v", path, u, err, want)
+		}
+		_ = f.Close()
+	}
+}
+
 // TestThreadsKeepNoIDs: after an open with the ids of another user, no thread has them.
 func TestThreadsKeepNoIDs(t *testing.T) {
 	dir := folder(t)
