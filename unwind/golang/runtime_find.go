@@ -1,6 +1,7 @@
 package golang
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 )
@@ -19,13 +20,24 @@ type Program struct {
 	Writable []Segment
 	// List is the address of runtime.allgs if a symbol table has it, else 0.
 	List uint64
+
+	most int // reads of a search; 0: maxReads. For tests
 }
 
-// NewRuntime finds the list of goroutines in a program. The error is ErrNotFound if there is no such list.
+// maxReads bounds the reads of memory in a search. The list can be read twice: it, and the collector's copy, see find.
+const maxReads = 3 * maxGoroutines
+
+// NewRuntime finds the list of goroutines in a program. The error is ErrNotFound if there is no such list, or if it is not found
+// within maxReads.
 func NewRuntime(p *Program, read Read) (*Runtime, error) {
 	r := &Runtime{order: p.Order, layout: p.Layout, list: p.List}
+	left := cmp.Or(p.most, maxReads)
+	bounded := func(addr uint64, b []byte) bool {
+		left--
+		return left >= 0 && read(addr, b)
+	}
 	if r.list == 0 {
-		r.list = p.find(read)
+		r.list = p.find(bounded)
 	}
 	if r.list == 0 {
 		return nil, fmt.Errorf("%w: nothing in the program's variables looks like it", ErrNotFound)
@@ -33,7 +45,7 @@ func NewRuntime(p *Program, read Read) (*Runtime, error) {
 	if _, err := r.All(read); err != nil {
 		return nil, err
 	}
-	r.reasons = p.reasons(read)
+	r.reasons = p.reasons(bounded)
 	return r, nil
 }
 

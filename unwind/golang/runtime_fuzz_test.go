@@ -110,6 +110,39 @@ func TestFindBounded(t *testing.T) {
 	}
 }
 
+// TestFindBoundsReads checks that the reads of a search are bounded, not only the slices: each of these slices has many
+// pointers to memory of zeros, which looks like ended goroutines, and then a wrong pointer.
+func TestFindBoundsReads(t *testing.T) {
+	const array, structures, length, most = 1 << 40, 1 << 41, 1 << 14, 1 << 16
+	var heads []byte
+	for range 100 {
+		for _, word := range []uint64{array, length, length} {
+			heads = binary.LittleEndian.AppendUint64(heads, word)
+		}
+	}
+	reads := 0
+	read := func(addr uint64, p []byte) bool {
+		reads++
+		clear(p)
+		if addr >= structures {
+			return true
+		}
+		for off := 0; off+8 <= len(p); off += 8 {
+			binary.LittleEndian.PutUint64(p[off:], structures+addr-array+uint64(off))
+		}
+		if len(p) == 8*length {
+			p[len(p)-8] = 1
+		}
+		return true
+	}
+	p := Program{
+		Order: binary.LittleEndian, Layout: runtimeLayouts[newest], Writable: []Segment{{Addr: 1 << 30, Data: heads}}, most: most,
+	}
+	if _, err := NewRuntime(&p, read); !errors.Is(err, ErrNotFound) || reads != most {
+		t.Errorf("%d reads, %v", reads, err)
+	}
+}
+
 // TestVersions checks that an unknown version gives no layout.
 func TestVersions(t *testing.T) {
 	for version, want := range map[string]int{
