@@ -76,6 +76,11 @@ func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Opti
 	case err != nil:
 		return nil, 0, err
 	}
+	status, err := process.ReadStatus(target.PID)
+	if err != nil {
+		return nil, 0, process.ReadError(target.PID, target.PID, err)
+	}
+	nested := len(status.NSPID) > 1
 	space := c.processes.Open(target.PID, 0, maps)
 	programs, err := naming.GoPrograms(space)
 	if err != nil {
@@ -95,17 +100,16 @@ func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Opti
 	}
 	w := naming.GoWalk{
 		Arch: c.arch, Space: space, Modules: space, MaxFrames: o.MaxFrames, Blocks: snap.Blocks,
-		Copies: &naming.GoCopies{Order: c.arch.Order, Snap: snap}, Threads: c.goThreads(snap),
+		Copies: &naming.GoCopies{Order: c.arch.Order, Snap: snap}, Threads: c.goThreads(snap, nested), Nested: nested,
 	}
 	t := &backtrace.Trace{PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held, Threads: []backtrace.Thread{}}
 	return t, w.All(t, programs, &p), nil
 }
 
-// goThreads returns the threads of a snapshot that have registers, by the ids that the program itself sees.
-func (c *Capturer) goThreads(snap *snapshot.Snapshot) map[int]naming.GoThread {
+// goThreads returns the threads of a snapshot that have registers, by the ids that the program itself sees. nested is
+// naming.GoWalk.Nested.
+func (c *Capturer) goThreads(snap *snapshot.Snapshot, nested bool) map[int]naming.GoThread {
 	out := make(map[int]naming.GoThread, len(snap.Threads))
-	status, err := process.ReadStatus(snap.PID)
-	nested := err == nil && len(status.NSPID) > 1
 	for i := range snap.Threads {
 		th := &snap.Threads[i]
 		if th.Registers == nil {

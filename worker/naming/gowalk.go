@@ -94,6 +94,9 @@ type GoWalk struct {
 	Blocks    []snapshot.Stack // the copies of the plan's blocks
 	Copies    *GoCopies
 	Threads   map[int]GoThread // by id in the PID namespace of the program, which Go's runtime has
+	// Nested is set if the program runs in another PID namespace than this program. Then a thread that is not in Threads has no id:
+	// here, another process can have the id that Go's runtime has.
+	Nested bool
 	// Keep, if not nil, reports whether the result keeps the goroutine with this stack. All only counts the others.
 	Keep func(*backtrace.Thread) bool
 
@@ -193,6 +196,8 @@ func (w *GoWalk) stack(out *backtrace.Goroutine, g *golang.Goroutine, mem *memor
 	if th, ok := w.Threads[out.TID]; ok && out.TID != 0 {
 		out.TID, out.Name, out.State = th.TID, th.Name, th.State
 		frames, stop = u.Unwind(nil, th.Registers, mem, w.Modules)
+	} else if w.Nested {
+		out.TID = 0
 	}
 	byThread := stop.Whole() && w.on(frames, g)
 	if g.Status != golang.Running && !byThread {
