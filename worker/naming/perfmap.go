@@ -63,7 +63,8 @@ func (p *PerfMaps) read(key ProcessKey) (*symbol.PerfMap, error) {
 		return nil, err
 	}
 	if info.ModTime().Before(started.Add(-perfMapSlack)) {
-		return nil, fs.ErrNotExist // an earlier process with this id has left the file
+		// An earlier process with this id has left the file, or the clock was set forward since the program wrote it.
+		return nil, fmt.Errorf("%s is older than the process, and is not used", f.Name())
 	}
 	if info.Size() > maxPerfMap {
 		return nil, fmt.Errorf("%s has more than %d bytes", f.Name(), maxPerfMap)
