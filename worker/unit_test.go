@@ -60,6 +60,13 @@ func TestUnitsStartWorkersForEver(t *testing.T) {
 	}
 }
 
+// supervise-daemon of OpenRC before 0.62 counts all ends of the worker since its own start.
+func TestOpenRCStartsTheWorkerForEver(t *testing.T) {
+	if most := settingOf(t, "../packaging/nfpm/apk/pg_stat_backtrace.initd", "respawn_max"); !slices.Equal(most, []string{"0"}) {
+		t.Errorf("respawn_max=%v", most)
+	}
+}
+
 // The drop-in that a unit's head proposes must not keep the worker from starting either.
 func TestDropInStartsWithoutTheDataDirectory(t *testing.T) {
 	for _, file := range []string{"systemd/pg_stat_backtrace@.service", "packaging/nfpm/deb/unit.head", "packaging/nfpm/rpm/unit.head"} {
