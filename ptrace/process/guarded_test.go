@@ -49,7 +49,6 @@ var unguarded = map[string]string{
 	"worker/pg/cluster/upgrade.go inBinaryUpgrade arguments":              inGuard,
 	"worker/pg/locks/memory.go readPieces unix.ProcessVMReadv":            inGuard,
 	"worker/naming/symbolize/images.go findLive ProcessMemory":            inLazy,
-	"worker/naming/symbolize/images.go fromMemory ProcessMemory":          inLazy,
 	"worker/naming/symbolize/memory.go ProcessMemory process.ReadMemory":  inLazy,
 	"worker/naming/symbolize/moved.go loadedAt ProcessMemory":             inLazy,
 	"worker/naming/symbolize/moved.go moved ProcessMemory":                inLazy,

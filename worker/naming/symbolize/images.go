@@ -247,7 +247,7 @@ func (c *Cache) findLive(pid int, maps []process.Mapping, i int, base process.Ma
 			return m
 		}
 	}
-	return c.fromMemory(pid, base, id)
+	return c.fromMemory(ProcessMemory(pid), pid, base, id)
 }
 
 // byLink opens the file of a mapping by the links in /proc (see links). It is for a process whose memory this program
@@ -355,9 +355,10 @@ func (c *Cache) adopt(f *os.File, st FileID, read *Module, id string) *Module {
 }
 
 // fromMemory copies the image from the process's memory: the vDSO, and files that can no longer be opened. It reads
-// all tables now, because the process may have ended when they are needed.
-func (c *Cache) fromMemory(pid int, base process.Mapping, id string) *Module {
-	img, err := elfimage.FromMemory(ProcessMemory(pid), base.Start, ModuleName(base.Path))
+// all tables now, because the process may have ended when they are needed. If the process ends meanwhile, tables may be
+// missing, so the module is not cached.
+func (c *Cache) fromMemory(read elfimage.ReadMemory, pid int, base process.Mapping, id string) *Module {
+	img, err := elfimage.FromMemory(read, base.Start, ModuleName(base.Path))
 	if err != nil {
 		return nil
 	}
@@ -372,7 +373,7 @@ func (c *Cache) fromMemory(pid int, base process.Mapping, id string) *Module {
 	_, _ = m.Table(nil)
 	_, _ = m.SymbolTable(nil)
 	_, _, _ = m.Start(nil)
-	if id == "" {
+	if id == "" || (process.ID{PID: pid}).Ended() {
 		return m
 	}
 	return c.keep(id, m)
