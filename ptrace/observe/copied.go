@@ -54,9 +54,11 @@ func NewCopiedProcess(t process.Target) (*CopiedProcess, error) {
 }
 
 // mapsInTime is Maps with a timeout, after which the error is process.ErrUnreachable.
-func mapsInTime(pid int) (maps *snapshot.MapsSnapshot, err error) {
+func mapsInTime(pid int) (*snapshot.MapsSnapshot, error) {
+	var maps *snapshot.MapsSnapshot // maps and err are no results of mapsInTime: after the timeout, the reader may still write to both
+	var err error
 	if !process.WithTimeout(pid, func() { maps, err = Maps(pid) }, func() {}) {
-		return nil, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable) // the reader may still write to both
+		return nil, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable)
 	}
 	return maps, err
 }

@@ -57,8 +57,34 @@ var unguarded = map[string]string{
 // TestReadsAreGuarded finds reads of foreign memory that have no timeout, and functions that decide themselves whether a
 // process has ended.
 func TestReadsAreGuarded(t *testing.T) {
-	const top = "../.."
 	used := map[string]bool{}
+	sources(t, func(name string, files *token.FileSet, file *ast.File) {
+		for _, decl := range file.Decls {
+			function := "-"
+			if f, ok := decl.(*ast.FuncDecl); ok {
+				function = f.Name.Name
+			}
+			for place, what := range findReads(decl) {
+				key := name + " " + function + " " + what
+				used[key] = true
+				if unguarded[key] == "" {
+					t.Errorf("%s: %s: use process.Memory, process.Each or process.ID, or give the reason here (%q)",
+						files.Position(place), what, key)
+				}
+			}
+		}
+	})
+	for key := range unguarded {
+		if !used[key] {
+			t.Errorf("%s: this exception has no call", key)
+		}
+	}
+}
+
+// sources calls the function look for each source file outside of this package.
+func sources(t *testing.T, look func(name string, files *token.FileSet, file *ast.File)) {
+	t.Helper()
+	const top = "../.."
 	for _, tree := range []string{"worker", "unwind", "ptrace"} {
 		err := filepath.WalkDir(filepath.Join(top, tree), func(path string, entry fs.DirEntry, err error) error {
 			name, _ := filepath.Rel(top, path)
@@ -73,34 +99,76 @@ func TestReadsAreGuarded(t *testing.T) {
 			}
 			files := token.NewFileSet()
 			file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				return err
+			if err == nil {
+				look(name, files, file)
 			}
-			for _, decl := range file.Decls {
-				function := "-"
-				if f, ok := decl.(*ast.FuncDecl); ok {
-					function = f.Name.Name
-				}
-				for place, what := range findReads(decl) {
-					key := name + " " + function + " " + what
-					used[key] = true
-					if unguarded[key] == "" {
-						t.Errorf("%s: %s: use process.Memory, process.Each or process.ID, or give the reason here (%q)",
-							files.Position(place), what, key)
-					}
-				}
-			}
-			return nil
+			return err
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	for key := range unguarded {
-		if !used[key] {
-			t.Errorf("%s: this exception has no call", key)
+}
+
+// TestLateReadsChangeNoResult finds functions whose read can write to their results after the timeout of WithTimeout: even
+// "return nil, err" first writes to named results, and then reads them.
+func TestLateReadsChangeNoResult(t *testing.T) {
+	calls := 0
+	sources(t, func(_ string, files *token.FileSet, file *ast.File) {
+		for _, decl := range file.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok || !callsWithTimeout(f) {
+				continue
+			}
+			calls++
+			results := map[string]bool{}
+			if f.Type.Results != nil {
+				for _, field := range f.Type.Results.List {
+					for _, name := range field.Names {
+						results[name.Name] = true
+					}
+				}
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if _, ok := n.(*ast.FuncLit); !ok {
+					return true
+				}
+				ast.Inspect(n, func(n ast.Node) bool {
+					assign, ok := n.(*ast.AssignStmt)
+					if !ok || assign.Tok == token.DEFINE {
+						return true
+					}
+					for _, to := range assign.Lhs {
+						if name, ok := to.(*ast.Ident); ok && results[name.Name] {
+							t.Errorf("%s: %s is a result of %s: assign to a local variable", files.Position(to.Pos()), name.Name, f.Name.Name)
+						}
+					}
+					return true
+				})
+				return false
+			})
 		}
+	})
+	if calls == 0 {
+		t.Error("no function calls WithTimeout")
 	}
+}
+
+func callsWithTimeout(f ast.Node) (found bool) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if ok {
+			selector, ok := call.Fun.(*ast.SelectorExpr)
+			found = found || ok && selector.Sel.Name == "WithTimeout" && isPackage(selector.X, "process")
+		}
+		return true
+	})
+	return found
+}
+
+func isPackage(x ast.Expr, name string) bool {
+	of, ok := x.(*ast.Ident)
+	return ok && of.Name == name
 }
 
 // findReads returns the places in a declaration that read memory without a timeout, or ask for the end of a process.
