@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/authz"
@@ -354,10 +353,9 @@ func (w *Worker) serve(ctx context.Context) error {
 			return nil //nolint:nilerr // ctx has ended, so this is no failure
 		case errors.Is(err, spool.ErrLocked), first && time.Since(began) < minRetry:
 			return err
-		case errors.Is(err, unix.EROFS) && !errors.Is(err, spool.ErrLost):
+		case errors.Is(err, spool.ErrReadOnly):
 			// The data directory was replaced, and ReadWritePaths= of the unit made only the former directory writable. The
-			// service manager starts a new process, which may write there. (ErrLost: the spool itself became read-only, and
-			// the next spool takes another place.)
+			// service manager starts a new process, which may write there.
 			return err
 		}
 		w.log.Error().Err(err).Msg("the spool is lost, making a new one")

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -205,6 +206,12 @@ exec $RUN "$ROOM/bin/postgres" -D "$D" -k "$SOCKETS"`
 	})
 }
 
+// arguments returns the command line of the worker's process; "": it has ended.
+func (w *service) arguments() string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", w.Process.Pid))
+	return string(text)
+}
+
 // TestReplacedDataDirectory: a worker as the systemd unit starts it, which may write only below the data directory that was there
 // at its start. When another directory takes its place, only a new process can write there, so the worker ends.
 func TestReplacedDataDirectory(t *testing.T) {
@@ -220,11 +227,60 @@ func TestReplacedDataDirectory(t *testing.T) {
 	}
 	run(t, "cp", "-a", s.DataDir+".old", s.DataDir)
 	s.Start()
-	pgtest.Wait(t, "the worker ends", func() bool {
-		arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", w.Process.Pid))
-		return len(arguments) == 0 // it is a zombie until the test has waited for it
-	})
+	pgtest.Wait(t, "the worker ends", func() bool { return len(w.arguments()) == 0 })
 	if text := w.text(); !strings.Contains(text, "read-only file system") {
 		t.Errorf("it ended for another reason:\n%s", text)
+	}
+}
+
+// TestFullSharedMemory: a worker as the systemd unit starts it, to which the temporary directory is read-only. While /dev/shm is full,
+// it refuses calls and does everything else. It answers again as soon as there is room.
+func TestFullSharedMemory(t *testing.T) {
+	needRoot(t, "unshare", "setpriv", "nsenter")
+	s := pgtest.Start(t, npm(t), pgtest.Options{})
+	if strings.HasPrefix(s.DataDir, "/dev/shm/") {
+		t.Skip("the server's files are in /dev/shm")
+	}
+	s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
+	s.Stop("fast")
+	sockets := openDir(t, "sockets")
+	uid, gid := s.OSUser()
+	if err := os.Chown(sockets, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	const script = `mount -t tmpfs -o size=8m none /dev/shm; chmod 1777 /dev/shm; mount --bind "$T" "$T"
+for d in "$D" "$SOCKETS"; do mount --bind "$d" "$d"; done; mount -o remount,bind,ro "$T"; cd "$D"
+exec $RUN "$BIN/postgres" -D "$D" -k "$SOCKETS"`
+	m := startWithMounts(t, s, script, s.DataDir, sockets, "BIN="+s.BinDir, "T="+os.TempDir())
+	w := serveBy(t, exec.Command("nsenter", "-m", "-t", strconv.Itoa(m.postmaster), program, "worker", "-D", s.DataDir))
+	m.answers(t)
+	c, err := pgx.Connect(t.Context(), m.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(t.Context()) }()
+	filler := fmt.Sprintf("/proc/%d/root/dev/shm/filler", m.postmaster)
+	if err := os.WriteFile(filler, make([]byte, 8<<20), 0o600); err == nil {
+		t.Fatal("/dev/shm is not full")
+	}
+	var since time.Time
+	pgtest.Wait(t, "calls are refused", func() bool {
+		refused := strings.Contains(ask(t, c, m.postmaster), "takes no requests at the moment")
+		if refused && since.IsZero() {
+			since = time.Now()
+		}
+		return refused && time.Since(since) > 5*time.Second || len(w.arguments()) == 0 // the worker looks for room every two seconds
+	})
+	if len(w.arguments()) == 0 {
+		t.Fatal("the worker has ended")
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "calls are accepted again", func() bool {
+		return strings.Contains(ask(t, c, m.postmaster), "42501") // the answer about the postmaster
+	})
+	if text := w.text(); strings.Contains(text, "the spool is lost") {
+		t.Errorf("the worker gave its spool up:\n%s", text)
 	}
 }

@@ -172,6 +172,7 @@ var allowed = map[string]string{
 	"worker/serve/spool/dir.go filepath.Glob":              ofWorker,
 	"worker/serve/spool/dir.go unix.Chmod":                 opened,
 	"worker/serve/spool/dir.go os.OpenFile":                ofWorker,
+	"worker/serve/spool/dir.go unix.Access":                ofWorker,
 	"worker/serve/spool/dir.go unix.Faccessat":             ofWorker,
 	"worker/serve/spool/dir.go unix.Openat":                ofWorker,
 	"worker/serve/spool/dir.go unix.Stat":                  ofWorker,

@@ -20,6 +20,8 @@ var (
 	// ErrLost means that the spool directory was removed, moved or is no longer writable. A new Open makes a new
 	// directory.
 	ErrLost = errors.New("spool directory lost")
+	// ErrReadOnly means that this process may not write to the data directory, because its file system is read-only.
+	ErrReadOnly = errors.New("the data directory is read-only for this process")
 	// ErrBadRequest means that a file in the spool is not a request of this protocol.
 	ErrBadRequest = errors.New("bad request")
 	// ErrFull means that the file system of the spool is full.

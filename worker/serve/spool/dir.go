@@ -83,8 +83,8 @@ func openBase(cfg Config, name string, wantTmpfs bool) (*rootfs.Dir, error) {
 	return base, nil
 }
 
-// checkBase returns an error for a directory in which other users could replace the spool directory, for a directory without room
-// and, if wantTmpfs is set, for a directory that is not in memory.
+// checkBase returns an error for a directory in which other users could replace the spool directory, for a directory without room,
+// for a directory in which this process may not write and, if wantTmpfs is set, for a directory that is not in memory.
 func checkBase(path, base string, wantTmpfs bool) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -107,6 +107,10 @@ func checkBase(path, base string, wantTmpfs bool) error {
 		return fmt.Errorf("spool base %s is not a tmpfs", base)
 	case !hasRoom(&fs):
 		return fmt.Errorf("spool base %s: %w", base, ErrFull)
+	}
+	// With ProtectSystem=strict of the systemd unit, /tmp is read-only for the worker.
+	if err := unix.Access(path, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("spool base %s: %w", base, err)
 	}
 	return nil
 }

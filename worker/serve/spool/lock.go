@@ -21,6 +21,9 @@ func lock(data *rootfs.Dir) (*os.File, error) {
 	path := data.Join(lockName)
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+		if errors.Is(err, unix.EROFS) {
+			return nil, fmt.Errorf("lock file: %w: %w", ErrReadOnly, err)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("lock file: %w", err)
 		}

@@ -239,6 +239,28 @@ func TestOpenDirRefuses(t *testing.T) {
 	}
 }
 
+// TestNoMoveToReadOnly: a spool whose file system is full stays where it is if this process may not write to the other base.
+func TestNoMoveToReadOnly(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root writes everywhere")
+	}
+	root := t.TempDir()
+	other := filepath.Join(root, "tmp")
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := &Spool{cfg: Config{Root: root}, dir: &dir{name: "/dev/shm/x"}}
+	if !s.wouldMove() {
+		t.Error("stays beside a base with room")
+	}
+	if err := os.Chmod(other, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	if s.wouldMove() {
+		t.Error("moves to a base that it may not write to")
+	}
+}
+
 // TestStale finds the pid file and the directory of a worker that was killed.
 func TestStale(t *testing.T) {
 	base, dataDir := t.TempDir(), t.TempDir()
