@@ -125,13 +125,14 @@ func Open(c cluster.Cluster) (*Reader, error) {
 // Cluster returns the run of the server that the reader is for.
 func (r *Reader) Cluster() cluster.Cluster { return r.server.Cluster }
 
-// entry is the entry of a process in pg_stat_activity (PgBackendStatus), at the address at. name and text are the
-// application name and the query; nil: not read.
+// entry is the entry of a process in pg_stat_activity (PgBackendStatus), at the address at. name and query are the
+// application name and the query text; "": not read. cut: see text.
 type entry struct {
 	pid, serverPID int
 	at             uint64
 	bytes          []byte
-	name, text     []byte
+	name, query    string
+	cut            bool
 }
 
 // Read returns what all processes do that have an entry in pg_stat_activity. The error wraps waits.ErrServerGone if the
@@ -422,7 +423,7 @@ func (r *Reader) readOne(e *entry, o Options) bool {
 		if r.full(e.at, own) != nil {
 			return false
 		}
-		e.bytes, e.name, e.text = own, nil, nil
+		e.bytes = own
 		if o.Texts {
 			one := []entry{*e}
 			r.readTexts(one)
@@ -438,35 +439,39 @@ func (r *Reader) readOne(e *entry, o Options) bool {
 	return false
 }
 
-// readTexts reads application names and query texts.
+// readTexts reads application names and query texts. The server's place for a query text may have 1 MB and is mostly empty: the
+// entries get copies of the texts, and the places of all parts are read into one buffer.
 func (r *Reader) readTexts(entries []entry) {
 	stride := nameDataLen + r.textSize
+	var buffer []byte
 	for len(entries) > 0 {
 		n := min(len(entries), maxPieces/2)
 		if most := 16 << 20 / stride; n > most {
 			n = max(1, most)
 		}
-		buffer := make([]byte, n*stride)
+		if buffer == nil { // no later part has more entries
+			buffer = make([]byte, n*stride)
+		}
 		pieces := make([]process.Piece, 0, 2*n)
 		for i := range n {
 			e := &entries[i]
-			e.name = buffer[i*stride:][:nameDataLen:nameDataLen]
-			e.text = buffer[i*stride+nameDataLen:][:r.textSize:r.textSize]
 			pieces = append(pieces, process.Piece{Address: e.word(r.offsets.stAppname), Length: nameDataLen})
 			if r.textSize > 0 {
 				pieces = append(pieces, process.Piece{Address: e.word(r.offsets.stActivityRaw), Length: r.textSize})
 			}
 		}
-		if r.memory.ReadPieces(buffer, pieces) != nil { // a pointer is invalid: read the texts one by one
-			for i := range n {
-				e := &entries[i]
-				if r.full(e.word(r.offsets.stAppname), e.name) != nil {
-					e.name = nil
-				}
-				if r.textSize > 0 && r.full(e.word(r.offsets.stActivityRaw), e.text) != nil {
-					e.text = nil
-				}
+		apart := r.memory.ReadPieces(buffer[:n*stride], pieces) != nil // a pointer is invalid: read the texts one by one
+		for i := range n {
+			e := &entries[i]
+			name, query := buffer[i*stride:][:nameDataLen], buffer[i*stride+nameDataLen:][:r.textSize]
+			if apart && r.full(e.word(r.offsets.stAppname), name) != nil {
+				name = nil
 			}
+			if apart && r.textSize > 0 && r.full(e.word(r.offsets.stActivityRaw), query) != nil {
+				query = nil
+			}
+			e.name, _ = text(name)
+			e.query, e.cut = text(query)
 		}
 		entries = entries[n:]
 	}
@@ -505,8 +510,7 @@ func (r *Reader) session(e *entry, slots map[int]int, o Options) (s moment.Sessi
 		s.Type = r.workerType(e)
 	}
 	if o.Texts {
-		s.Application, _ = text(e.name)
-		s.Query, s.QueryCut = text(e.text)
+		s.Application, s.Query, s.QueryCut = e.name, e.query, e.cut
 	}
 	return s, true
 }
