@@ -15,6 +15,27 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
+// TestAwaitServer checks that a worker without a spool waits for its server, with one line in the log, and counts as healthy.
+func TestAwaitServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := &Worker{
+			log:     zerolog.New(zerolog.SyncWriter(&log)),
+			cluster: cluster.Cluster{DataDir: t.TempDir(), PostmasterPID: os.Getpid(), PostmasterStart: 1},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); w.awaitServer(ctx) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := strings.Count(log.String(), "waiting for the server"); n != 1 || w.health().Failure != "" {
+			t.Errorf("%d lines in the log, failure %q", n, w.health().Failure)
+		}
+		cancel()
+		<-done
+	})
+}
+
 // TestSearchForServerBacksOff checks that a worker whose server has stopped searches for it at most once a second, and
 // at once when a request has found it.
 func TestSearchForServerBacksOff(t *testing.T) {

@@ -109,7 +109,7 @@ const compareTimeout = 2 * time.Second
 // request.
 const aliveInterval = host.AlignedInterval
 
-// maxAbsent is the longest pause between two searches of follow for a server that does not run.
+// maxAbsent is the longest pause between two searches of follow and awaitServer for a server that does not run.
 const maxAbsent = time.Second
 
 // Worker serves one cluster.
@@ -130,7 +130,7 @@ type Worker struct {
 	plans string
 	// commands is the helper that runs commands of rules; nil: there is no such command.
 	commands *command.Runner
-	// serving is set while the spool is open.
+	// serving is set while the spool is open, and while serve waits for the server.
 	serving atomic.Bool
 	// noSession measures for how long the worker has had no main session in the server.
 	noSession absence
@@ -341,7 +341,7 @@ func fatal(err error) bool {
 }
 
 // serve keeps a spool open and serves it until ctx ends. If the spool breaks,
-// because its directory or its file system was removed, serve makes a new one.
+// because its directory or its file system was removed, serve makes a new one as soon as the server runs.
 // It returns an error if only a new process can.
 func (w *Worker) serve(ctx context.Context) error {
 	pause := minRetry
@@ -368,6 +368,31 @@ func (w *Worker) serve(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, maxRetry)
+		if w.awaitServer(ctx); ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// awaitServer returns when the server runs, or when ctx ends. Without a server, no session needs a spool. An administrator may be about
+// to empty the data directory and to fill it anew, and initdb and pg_basebackup refuse a directory in which a worker has made a file.
+func (w *Worker) awaitServer(ctx context.Context) {
+	for told := false; ; told = true {
+		_, err := w.current()
+		if !errors.Is(err, cluster.ErrNotRunning) && !errors.Is(err, cluster.ErrNotDataDir) {
+			w.serving.Store(false)
+			return
+		}
+		if !told {
+			w.log.Warn().Err(err).Msg("waiting for the server")
+			notify("STATUS=waiting for the server")
+			w.serving.Store(true) // a server that is down is no failure of the worker
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(maxAbsent):
+		}
 	}
 }
 
@@ -377,7 +402,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 		DataDir: c.DataDir,
 		Base:    w.cfg.SpoolDir, Root: c.Root, Postmaster: func() int { return w.server().PostmasterPID },
 		Version: w.cfg.Version, Verbs: verb.Names(), Plans: w.plans, Recorder: w.recorder,
-		Log: w.log.Hook(zerolog.HookFunc(w.limitLine)),
+		Log: w.log.Hook(zerolog.HookFunc(w.limitLine)), Running: func() bool { return w.server().Alive() },
 	}
 	cfg.Witness = func() (int, uint64) {
 		c := w.server()

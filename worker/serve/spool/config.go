@@ -49,6 +49,9 @@ type Config struct {
 	// file then names the witness in place of the worker. Witness is called repeatedly, because a restarted server may have
 	// another view of /proc. A nil Witness means that the server sees this process.
 	Witness func() (pid int, start uint64)
+	// Running reports whether the server runs. Meanwhile the spool repairs its files in the data directory. While the server does not
+	// run, an administrator may be removing the directory. Running is called repeatedly. A nil Running means that the server runs.
+	Running func() bool
 	// Version is the worker's version, for readers of the pid file.
 	Version string
 	// Verbs are the commands that the worker accepts. The extension refuses other commands.

@@ -29,7 +29,9 @@ func (s *Spool) checkPeriodically(now time.Time) error {
 	if s.cfg.Witness != nil {
 		errs = append(errs, s.dir.touch())
 	}
-	errs = append(errs, s.keys.renew(now), s.publish()) // the pid file may have been removed, or replaced by a copy
+	if s.cfg.Running == nil || s.cfg.Running() {
+		errs = append(errs, s.keys.renew(now), s.publish()) // the pid file may have been removed, or replaced by a copy
+	}
 	if !full {
 		errs = append(errs, s.publishRecorder())
 	}

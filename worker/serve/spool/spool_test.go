@@ -326,6 +326,26 @@ func TestPIDFileRestored(t *testing.T) {
 	}
 }
 
+// TestStoppedServer: while the server does not run, the spool makes no file in the data directory, which an administrator may be removing.
+func TestStoppedServer(t *testing.T) {
+	running := false
+	s, err := Open(Config{DataDir: t.TempDir(), Base: t.TempDir(), Running: func() bool { return running }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	path := filepath.Join(s.cfg.DataDir, pidName)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.checkPeriodically(time.Now()); err != nil || exists(path) != running {
+			t.Errorf("the server runs: %v, the pid file is there: %v, %v", running, exists(path), err)
+		}
+		running = true
+	}
+}
+
 func TestServerName(t *testing.T) {
 	dir := t.TempDir()
 	data, err := rootfs.OpenDir(dir)
