@@ -30,7 +30,7 @@ func (s *Spool) checkPeriodically(now time.Time) error {
 		errs = append(errs, s.dir.touch())
 	}
 	if s.cfg.Running == nil || s.cfg.Running() {
-		errs = append(errs, s.keys.renew(now), s.publish()) // the pid file may have been removed, or replaced by a copy
+		errs = append(errs, s.announce(now)) // the pid file may have been removed, or replaced by a copy
 	}
 	if !full {
 		errs = append(errs, s.publishRecorder())
@@ -40,6 +40,18 @@ func (s *Spool) checkPeriodically(now time.Time) error {
 	if n := s.calls.expire(now); n > 0 {
 		s.cfg.report(fmt.Errorf("%d unfetched answers were removed to make room for others", n))
 	}
+	return nil
+}
+
+// announce renews the key, and writes the pid file.
+func (s *Spool) announce(now time.Time) error {
+	if err := s.keys.renew(now); err != nil {
+		return err
+	}
+	if err := s.publish(); err != nil {
+		return err
+	}
+	s.keys.wasPublished(now)
 	return nil
 }
 

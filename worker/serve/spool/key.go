@@ -22,33 +22,43 @@ func newKey() (k key, err error) {
 // the key.
 const keyLife = 24 * time.Hour
 
-// keyGrace is the time for which the previous key is still accepted, for requests that were signed before the change.
+// keyGrace is the time for which the previous key is still accepted after the pid file has the current one, for requests that were
+// signed before the change.
 const keyGrace = time.Minute
 
 // keyring has the current key and, for some time, the previous one.
 type keyring struct {
 	mu            sync.Mutex
 	present, last key       // the current key and the previous one
-	made          time.Time // when the current key was made
+	published     time.Time // when the pid file got the current key; zero: it has the previous one or none
 	accept        bool      // requests with the key last are accepted too
 }
 
-// renew makes a new key if there is none, or if the current one has reached keyLife.
+// renew makes a new key if there is none, or if the pid file has had the current one for keyLife. While the pid file cannot be written,
+// for example because its file system is full, it makes no other key, and the previous one stays accepted.
 func (r *keyring) renew(now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	age := now.Sub(r.made)
-	if !r.made.IsZero() && age < keyLife {
-		r.accept = r.accept && age < keyGrace
+	if r.present != (key{}) && (r.published.IsZero() || now.Sub(r.published) < keyLife) {
+		r.accept = r.accept && (r.published.IsZero() || now.Sub(r.published) < keyGrace)
 		return nil
 	}
 	k, err := newKey()
 	if err != nil {
 		return err
 	}
-	r.accept = !r.made.IsZero()
-	r.present, r.last, r.made = k, r.present, now
+	r.accept = r.present != key{}
+	r.present, r.last, r.published = k, r.present, time.Time{}
 	return nil
+}
+
+// wasPublished notes that the pid file has the current key.
+func (r *keyring) wasPublished(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.published.IsZero() {
+		r.published = now
+	}
 }
 
 // signing returns the key for new requests.

@@ -18,6 +18,7 @@ func TestKeyRenewed(t *testing.T) {
 		if err := r.renew(now.Add(after)); err != nil {
 			t.Fatal(err)
 		}
+		r.wasPublished(now.Add(after))
 		return r.accepted()
 	}
 	first := renew(0)
@@ -50,7 +51,7 @@ func TestKeyInPidFile(t *testing.T) {
 	t.Cleanup(func() { _ = s.Close() })
 	before := s.keys.signing()
 	s.keys.mu.Lock()
-	s.keys.made = s.keys.made.Add(-keyLife)
+	s.keys.published = s.keys.published.Add(-keyLife)
 	s.keys.mu.Unlock()
 	if err := s.checkPeriodically(time.Now()); err != nil {
 		t.Fatal(err)
@@ -73,5 +74,52 @@ func TestKeyInPidFile(t *testing.T) {
 	}
 	if found != 1 {
 		t.Errorf("%d of the keys accept a request that is on its way", found)
+	}
+}
+
+// TestKeyNotPublished: while the pid file cannot be written, as on a full file system, requests with its key are answered.
+func TestKeyNotPublished(t *testing.T) {
+	t.Parallel()
+	s, err := Open(Config{DataDir: t.TempDir(), Base: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	path := filepath.Join(s.cfg.DataDir, pidName)
+	obstacle := path + ".tmp/obstacle" // the directory with it cannot be removed
+	if err := os.MkdirAll(obstacle, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	accepted := func(after time.Duration) bool {
+		t.Helper()
+		if err := s.checkPeriodically(now.Add(after)); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range s.keys.accepted() {
+			if inner, _ := k.blocks(); strings.Split(string(data), "\n")[6] == inner {
+				return true
+			}
+		}
+		return false
+	}
+	before := s.keys.signing()
+	for _, after := range []time.Duration{keyLife, keyLife + 2*keyGrace, 3 * keyLife} {
+		if !accepted(after) {
+			t.Errorf("%v after the start, the key of the pid file is refused", after)
+		}
+	}
+	if err := os.RemoveAll(filepath.Dir(obstacle)); err != nil {
+		t.Fatal(err)
+	}
+	if !accepted(3*keyLife+keyGrace) || len(s.keys.accepted()) != 2 {
+		t.Error("the former key is refused as soon as the pid file has the new one")
+	}
+	if !accepted(3*keyLife+2*keyGrace) || len(s.keys.accepted()) != 1 || s.keys.signing() == before {
+		t.Error("the former key is still accepted")
 	}
 }

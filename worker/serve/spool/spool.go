@@ -72,9 +72,6 @@ func (s *Spool) open() (err error) {
 	for _, name := range candidateBases(s.cfg) {
 		s.cfg.report(removeStale(name, s.cfg.prefix(name), last.Dir))
 	}
-	if err := s.keys.renew(time.Now()); err != nil {
-		return err
-	}
 	if s.dir, err = makeDir(s.cfg); err != nil {
 		return err
 	}
@@ -87,7 +84,7 @@ func (s *Spool) open() (err error) {
 		return err
 	}
 	s.cfg.report(s.publishRecorder())
-	return s.publish()
+	return s.announce(time.Now())
 }
 
 // Dir returns the path of the spool directory as this process reaches it.
