@@ -89,6 +89,34 @@ func TestAge(t *testing.T) {
 	}
 }
 
+// TestNoDescriptor: a request that arrives while this process has no descriptor left stays until it has one.
+func TestNoDescriptor(t *testing.T) {
+	s, err := Open(Config{DataDir: t.TempDir(), Base: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	b := &service{Spool: s, t: t}
+	b.put(id(1)+reqSuffix, b.line(id(1)))
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	data, _, err := s.take(id(1)+reqSuffix, true)
+	if restored := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); restored != nil {
+		t.Fatal(restored)
+	}
+	if data != nil || !errors.Is(err, unix.EMFILE) || errors.Is(err, ErrBadRequest) {
+		t.Errorf("without a descriptor: %q, %v", data, err)
+	}
+	if data, _, err := s.take(id(1)+reqSuffix, true); err != nil || !bytes.Equal(data, b.line(id(1))) {
+		t.Errorf("with a descriptor: %q, %v", data, err)
+	}
+}
+
 // TestUnfinished makes a sweep find requests that are being written.
 func TestUnfinished(t *testing.T) {
 	s := serve(t, Config{}, echo)

@@ -189,7 +189,8 @@ func Busy() Answer {
 }
 
 // take reads and removes a request file. It also returns the time when the file was written. It removes an invalid file
-// and returns an error that wraps ErrBadRequest. If the file is missing or not complete yet, data and error are nil.
+// and returns an error that wraps ErrBadRequest. If the file is missing or not complete yet, data and error are nil. If this process
+// lacks descriptors or memory, the file stays for the next sweep.
 // The parameter closed has the same meaning as in the method request.
 func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, err error) {
 	if !isUUID(strings.TrimSuffix(name, reqSuffix)) {
@@ -224,8 +225,14 @@ func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, 
 	return buf[:n], written, s.dir.unlink(name)
 }
 
-// reject removes an invalid file. It returns an error that wraps ErrBadRequest and the reason (the parameter why).
+// reject removes an invalid file. It returns an error that wraps ErrBadRequest and the reason (the parameter why). If the reason is a
+// shortage of this process, the file is not invalid and stays.
 func (s *Spool) reject(name string, why error) error {
+	for _, shortage := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EINTR} {
+		if errors.Is(why, shortage) {
+			return fmt.Errorf("request %q is tried again: %w", name, why)
+		}
+	}
 	err := s.dir.unlink(name)
 	if errors.Is(err, unix.EISDIR) {
 		err = unix.Unlinkat(s.dir.fd(), name, unix.AT_REMOVEDIR)
