@@ -160,6 +160,15 @@ func (c *calls) abandon(n *call) {
 	c.end(n)
 }
 
+// abandonAll abandons all calls.
+func (c *calls) abandonAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.byBackend {
+		c.abandon(n)
+	}
+}
+
 // end removes a call from the lists and releases its room.
 func (c *calls) end(n *call) {
 	n.over = true

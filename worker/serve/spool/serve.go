@@ -111,6 +111,20 @@ func (l *loop) finish(ctx context.Context) error {
 	return nil
 }
 
+// abandonLate waits for the running requests for the time patience, and then abandons the others.
+func (l *loop) abandonLate() {
+	idle := make(chan struct{})
+	go func() {
+		l.s.running.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+	case <-time.After(patience):
+		l.s.calls.abandonAll()
+	}
+}
+
 // overdue is the time for which a handler may run after its context has ended, before the call gets an error.
 const overdue = 300 * time.Millisecond
 

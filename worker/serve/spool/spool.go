@@ -111,12 +111,17 @@ func (s *Spool) Close() error {
 // request's deadline, or when its backend makes another request. When ctx ends, new calls get the error that the
 // worker takes no requests. Serve then answers the requests that are already there, waits until their callers have
 // had time to fetch the answers, and returns nil. It returns an error that wraps ErrLost if the directory is gone or
-// unusable.
-func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request) Answer) error {
+// unusable, and abandons the calls that do not end soon. Others could make no calls meanwhile.
+func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request) Answer) (err error) {
 	stop := context.AfterFunc(ctx, s.watch.wake)
 	defer stop()
-	defer s.running.Wait()
 	l := loop{s: s, handle: handle, due: time.Now().Add(host.AlignedDelay(housekeeping))}
+	defer func() {
+		if err != nil || l.lost {
+			l.abandonLate()
+		}
+		s.running.Wait()
+	}()
 	l.sweep(ctx) // requests that were written before the watch began
 	for ctx.Err() == nil {
 		if err := s.watch.next(ctx, l.due, func(e event) { l.event(ctx, e) }); err != nil {

@@ -392,6 +392,39 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// TestLostWithLongCall: a call that may take long does not delay the end of a lost spool, as its answer cannot be delivered.
+func TestLostWithLongCall(t *testing.T) {
+	for name, stubborn := range map[string]bool{"a handler that ends with its context": false, "a handler that hangs": true} {
+		t.Run(name, func(t *testing.T) {
+			began, never := make(chan struct{}), make(chan struct{})
+			defer close(never)
+			s := serve(t, Config{Base: t.TempDir()}, func(ctx context.Context, r Request) Answer {
+				close(began)
+				if stubborn {
+					<-never
+				}
+				<-ctx.Done()
+				return echo(ctx, r)
+			})
+			s.put(id(1)+reqSuffix, s.line(id(1))) // with a timeout of a minute
+			<-began
+			if err := os.RemoveAll(s.Dir()); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-s.served:
+				if !errors.Is(err, ErrLost) {
+					t.Errorf("Serve: %v", err)
+				}
+			case <-time.After(pgtest.Soon):
+				t.Error("Serve waits for the call")
+			}
+			s.cancel()
+			_ = s.Close()
+		})
+	}
+}
+
 // TestShutdown checks that running requests are finished at a shutdown, and that their answers stay until they are
 // fetched. No request can be made meanwhile.
 func TestShutdown(t *testing.T) {
