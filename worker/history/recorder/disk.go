@@ -117,6 +117,7 @@ type disk struct {
 	failed  error // error with which run has ended
 	// unsynced is set after store.ErrSync, until a sweep was written to a later journal.
 	unsynced bool
+	freed    time.Time // time of the last failed attempt to open the store that may have removed an hour
 }
 
 // written is the result of a sweep.
@@ -295,8 +296,12 @@ func (d *disk) open(now time.Time) error {
 	}
 	o := d.o.Store
 	o.Meta, o.CloseJournal = meta, d.unsynced
+	o.KeepHours = now.Sub(d.freed).Abs() < time.Minute
 	w, err := store.Open(o)
 	if err != nil {
+		if !o.KeepHours {
+			d.freed = now
+		}
 		return d.wait.after(now, err)
 	}
 	d.writer, d.meta = w, meta

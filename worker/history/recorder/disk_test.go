@@ -300,3 +300,39 @@ func TestNearlyFullDisk(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestFullDiskAtStart has another program take all room that a removed hour makes. At most one hour is removed in a minute.
+func TestFullDiskAtStart(t *testing.T) {
+	disk := disktest.Tmpfs(t, "size=1m,nr_inodes=60")
+	dir := filepath.Join(disk, "state")
+	hours := filepath.Join(dir, "cluster=12", "date=2026-01-01")
+	for _, hour := range []string{"01", "02", "03", "04"} {
+		if err := os.MkdirAll(filepath.Join(hours, "hour="+hour), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(hours, "hour="+hour, "rows.parquet"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newSweeps(t, dir)
+	defer s.r.close()
+	for range 50 {
+		for {
+			f, err := os.CreateTemp(disk, "other")
+			if errors.Is(err, unix.ENOSPC) {
+				break
+			}
+			if err = errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.make(1)
+	}
+	left, err := os.ReadDir(hours)
+	if err != nil || len(left) != 3 {
+		t.Errorf("%d of 4 hours are left: %v", len(left), err)
+	}
+	if !s.progress.Loss().Failing {
+		t.Error("the disk was not full")
+	}
+}

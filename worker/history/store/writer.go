@@ -38,6 +38,9 @@ type Options struct {
 	// if a Writer's method Append has returned ErrSync: the disk may lack parts of that journal, and a reader could not read behind
 	// them.
 	CloseJournal bool
+	// KeepHours makes Open remove no hour on a full disk. It should be set if an Open has removed one less than a minute ago, because
+	// the room may be gone for another reason.
+	KeepHours bool
 }
 
 // UserFolder is the begin of a folder's name; the user id follows. The workers of that user record there, if one service has the
@@ -88,7 +91,7 @@ const closePause = 30 * time.Second
 // Open locks the cluster's folder below the state directory. It makes both directories if they are missing. If a former worker has
 // left a journal, Open continues the journal of the current hour, and converts the journal of an earlier hour into a closed hour.
 // The errors are ErrDirectory, ErrLocked, and those of converting the journal. If the disk or a quota is full, Open removes the oldest
-// closed hour before it returns an error, and leaves the conversion of the journal to Append.
+// closed hour before it returns an error, except with Options.KeepHours, and leaves the conversion of the journal to Append.
 func Open(o Options) (*Writer, error) {
 	if o.Keep <= 0 {
 		o.Keep = DefaultKeep
@@ -104,7 +107,7 @@ func Open(o Options) (*Writer, error) {
 	}
 	w := &Writer{o: o, dir: clusterDir(o.Dir, o.Meta.SystemID)}
 	if err := w.prepare(); err != nil {
-		if full(err) {
+		if full(err) && !o.KeepHours {
 			removeOldest(o.Dir)
 		}
 		return nil, err
