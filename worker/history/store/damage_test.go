@@ -402,6 +402,23 @@ func TestForgedJournal(t *testing.T) {
 	}
 }
 
+// TestNoteOfDamage has a damaged journal that a worker continues, and then closes while it records. The next sweep has a note each time.
+func TestNoteOfDamage(t *testing.T) {
+	t.Parallel()
+	j := newJournalTest(t, 8)
+	b := slices.Clone(j.whole)
+	b[records(t, b)[4].begin+20] ^= 1
+	j.put(b)
+	w := open(t, j.dir)
+	defer w.Close()
+	for i, want := range []string{"1 part of the hour's journal is", "1 part of the hour before was"} {
+		s := small(j.from.Add(50*time.Minute + time.Duration(i)*time.Hour))
+		if err := w.Append(s); err != nil || !strings.HasPrefix(s.Note, want+" damaged") {
+			t.Errorf("%v, note %q, want %q", err, s.Note, want)
+		}
+	}
+}
+
 // TestUnreadableJournalPruned has a journal that is not one, which a worker keeps under another name. The file counts against the size
 // limit and the age, so that it goes like a closed hour.
 func TestUnreadableJournalPruned(t *testing.T) {

@@ -289,14 +289,18 @@ func clean(dir string) {
 // the oldest closed hour, at most once a minute.
 func (w *Writer) Append(s *Sweep) error {
 	own, note := s.Lost, s.Note
-	s.Lost += w.lost
-	if w.note != "" {
-		s.Note = strings.TrimPrefix(note+"; "+w.note, "; ")
+	err := w.ready(s.Time)
+	if err == nil {
+		s.Lost += w.lost
+		if w.note != "" { // also of ready
+			s.Note = strings.TrimPrefix(note+"; "+w.note, "; ")
+		}
+		if len(s.Note) > maxNote {
+			s.Note = strings.ToValidUTF8(s.Note[:maxNote], "") + more
+		}
+		err = w.journal.append(s)
 	}
-	if len(s.Note) > maxNote {
-		s.Note = strings.ToValidUTF8(s.Note[:maxNote], "") + more
-	}
-	if err := w.append(s); err != nil {
+	if err != nil {
 		s.Lost, s.Note = own, note
 		w.lost += own + 1
 		if full(err) && s.Time.Sub(w.freed).Abs() >= time.Minute {
@@ -314,25 +318,23 @@ func (w *Writer) Append(s *Sweep) error {
 	return nil
 }
 
-func (w *Writer) append(s *Sweep) error {
+// ready makes the journal ready for a sweep of this time: it closes an earlier hour, and removes old hours.
+func (w *Writer) ready(now time.Time) error {
 	if err := w.present(); err != nil {
 		return err
 	}
-	hour := s.Time.UTC().Truncate(time.Hour)
-	if w.journal != nil && !w.journal.hour.Equal(hour) {
-		if err := w.endHour(s.Time); err != nil {
+	if w.journal != nil && !w.journal.hour.Equal(now.UTC().Truncate(time.Hour)) {
+		if err := w.endHour(now); err != nil {
 			return err
 		}
 	}
-	if err := w.checkRoom(s.Time); err != nil {
+	if err := w.checkRoom(now); err != nil {
 		return err
 	}
 	if w.journal == nil {
-		if err := w.begin(s.Time); err != nil {
-			return err
-		}
+		return w.begin(now)
 	}
-	return w.journal.append(s)
+	return nil
 }
 
 // present returns an error if the file at the journal's path is missing or another file, because readers would not find the
