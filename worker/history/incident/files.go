@@ -157,8 +157,9 @@ func (d *Dir) free(size int64) error {
 	return nil
 }
 
-// encode returns an incident as JSON and as an HTML page. If the JSON is larger than fileLimit, encode removes the older half of
-// the history's spans, again and again; then it removes sessions in the same way. It removes these parts from the incident i too.
+// encode returns an incident as JSON and as an HTML page. If the JSON is larger than fileLimit, encode removes plans until they have
+// at most a quarter of fileLimit. Then it removes the older half of the history's spans, again and again, and then sessions in the
+// same way. At last it removes the other plans, stacks of the profile, and stacks. It removes these parts from the incident i too.
 func encode(i *Incident) (text, page []byte, err error) {
 	for {
 		text, err = json.MarshalIndent(i, "", " ")
@@ -170,16 +171,53 @@ func encode(i *Incident) (text, page []byte, err error) {
 			return text, Page(i), nil
 		}
 		switch n := len(i.History.Spans); {
+		case sizeOf(i.Plans) > fileLimit/4 && i.dropPlan(): // the other parts are worth more
 		case n > 0:
 			i.History.Spans, i.History.LeftOut = i.History.Spans[(n+1)/2:], i.History.LeftOut+(n+1)/2
 		case len(i.Sessions) > 1:
 			n := (len(i.Sessions) + 1) / 2
 			i.SessionsLeftOut += len(i.Sessions) - n
 			i.Sessions = i.Sessions[:n]
+		case i.dropPlan():
+		case i.Profile != nil && len(i.Profile.Stacks) > 0:
+			n := len(i.Profile.Stacks) / 2 //nolint:mnd // half
+			i.Profile.Stacks, i.Profile.LeftOut = i.Profile.Stacks[:n], i.Profile.LeftOut+len(i.Profile.Stacks)-n
+		case i.dropStack():
 		default:
 			return nil, nil, fmt.Errorf("%w: %d bytes are too large", ErrUnreadable, len(text))
 		}
 	}
+}
+
+// tooLarge is the reason why a plan or a stack is left out of a file.
+const tooLarge = "left out, because the file would be too large"
+
+// sizeOf returns the number of bytes of plans in the JSON form.
+func sizeOf(plans []ProcessPlan) int {
+	text, _ := json.MarshalIndent(plans, "", " ") // encode has returned the error
+	return len(render.VisibleJSON(text))
+}
+
+// dropPlan removes the plans of the last process that has some. It returns false if there is none.
+func (i *Incident) dropPlan() bool {
+	for j := len(i.Plans) - 1; j >= 0; j-- {
+		if p := &i.Plans[j]; len(p.Statements) > 0 {
+			p.Statements, p.LeftOut, p.Error = []*PlanNode{}, 0, tooLarge
+			return true
+		}
+	}
+	return false
+}
+
+// dropStack removes the last stack. It returns false if there is none.
+func (i *Incident) dropStack() bool {
+	for j := len(i.Stacks) - 1; j >= 0; j-- {
+		if p := &i.Stacks[j]; p.Stack != nil {
+			p.Stack, p.Error = nil, tooLarge
+			return true
+		}
+	}
+	return false
 }
 
 // writeFile writes a file under a temporary name and then renames it, so that a file with the final name is always complete.

@@ -18,6 +18,7 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/measure/runningplan"
+	"pg_stat_backtrace/worker/pg/plan"
 )
 
 // hostile is a name that means something to HTML, terminals and file systems.
@@ -288,6 +289,64 @@ func TestBoundsKeepRareRules(t *testing.T) {
 	list, err := d.List()
 	if err != nil || !slices.EqualFunc(list, want, func(e Entry, id string) bool { return e.ID == id }) {
 		t.Errorf("%v, want %v, %v", list, want, err)
+	}
+}
+
+// TestLargePlans writes incidents with plans that do not fit into a file: chains of very many joins, and nodes with long names. The
+// plans that have no room are left out, and no other part is. Then it does the same with stacks.
+func TestLargePlans(t *testing.T) {
+	t.Parallel()
+	chain := &plan.Node{Kind: "Result"}
+	for range 600 {
+		chain = &plan.Node{Kind: "NestLoop", Children: []*plan.Node{chain, {Kind: "FunctionScan"}}}
+	}
+	long := map[string]any{plan.IndexName: strings.Repeat("\x7f", maxText)} // six bytes in the file for each
+	wide := &plan.Node{Kind: "Append"}
+	for range maxPlanNodes {
+		wide.Children = append(wide.Children, &plan.Node{Kind: "SeqScan", Properties: long})
+	}
+	var deep []string
+	for range maxFrames {
+		deep = append(deep, strings.Repeat("\x7f", 512))
+	}
+	d := Dir{Path: filepath.Join(t.TempDir(), "incidents"), Keep: 5, Size: 1 << 30}
+	for name, top := range map[string]*plan.Node{"deep": chain, "wide": wide, "stacks": nil} {
+		i := hostileIncident(time.Now())
+		i.Plans = nil
+		for pid := range int32(maxPlans) {
+			p, nodes := ProcessPlan{PID: 1 + pid}, planCopy{room: maxPlanNodes}
+			if top != nil {
+				p.Statements = []*PlanNode{nodes.node(top, 0)}
+			}
+			if p.LeftOut = nodes.leftOut; name == "deep" && p.LeftOut == 0 {
+				t.Error("no node of the chain is left out")
+			}
+			i.Plans = append(i.Plans, p)
+		}
+		for range maxStacks / 2 {
+			if top == nil {
+				i.Stacks = append(i.Stacks, ProcessStack{PID: 3, Stack: &recorder.Stack{Frames: deep}})
+			}
+		}
+		stacks := len(i.Stacks)
+		if _, err := d.Write(i); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got, err := d.Read(i.ID)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if len(got.Plans) != maxPlans || len(got.Stacks) != stacks || top != nil && (len(got.History.Spans) != 1 || len(got.Sessions) != 1) {
+			t.Errorf("%s: %d plans, %d stacks, %d spans", name, len(got.Plans), len(got.Stacks), len(got.History.Spans))
+		}
+		if last := got.Plans[maxPlans-1]; name == "wide" && last.Error != tooLarge || name == "deep" && got.Plans[0].Error != "" {
+			t.Errorf("%s: %q, %q", name, got.Plans[0].Error, last.Error)
+		}
+		if last := got.Stacks[stacks-1]; top == nil && (last.Stack != nil || last.Error != tooLarge || got.Stacks[2].Stack == nil) {
+			t.Errorf("%s: %+v", name, last)
+		}
 	}
 }
 

@@ -306,24 +306,28 @@ func (p *ProcessPlan) read(ctx context.Context, src *Source) error {
 	if found.Err != nil {
 		return found.Err
 	}
-	room := maxPlanNodes
+	nodes := planCopy{room: maxPlanNodes}
 	p.Proven = found.Plans.Proven
 	for _, l := range found.Plans.Levels {
 		if l.Top != nil {
-			p.Statements = append(p.Statements, planNode(l.Top, &room))
+			p.Statements = append(p.Statements, nodes.node(l.Top, 0))
 		}
 		p.Error = cmp.Or(p.Error, l.Reason)
 	}
-	p.LeftOut = max(0, -room)
+	p.LeftOut = nodes.leftOut
 	if len(found.Plans.Levels) == 0 {
 		p.Error = "it executes no plan"
 	}
 	return nil
 }
 
-// planNode copies a node with the nodes below it. It subtracts the copied nodes from room. When room is 0, it omits further
-// children, and subtracts their number from room too. So a negative room is the number of omitted nodes.
-func planNode(n *plan.Node, room *int) *PlanNode {
+// planCopy copies nodes of plans. room is the number of nodes that it may still copy. leftOut is the number of omitted children.
+type planCopy struct{ room, leftOut int }
+
+// node copies a node with the nodes below it. depth is the number of nodes above it. It omits children beyond room. It also omits
+// children that are deeper than deepestNode, because the page and the text do not show them, and each level makes the lines of the
+// JSON form longer by two spaces.
+func (c *planCopy) node(n *plan.Node, depth int) *PlanNode {
 	text := func(names ...string) string {
 		for _, name := range names {
 			if s, ok := n.Properties[name].(string); ok && s != "" {
@@ -337,13 +341,13 @@ func planNode(n *plan.Node, room *int) *PlanNode {
 		Rows: estimate(n, plan.PlanRows), Cost: estimate(n, plan.TotalCost),
 		Title: bounded(n.Title()), Running: n.Running, RunningBelow: n.Running && n.Below,
 	}
-	*room--
-	for _, c := range n.Children {
-		if *room <= 0 {
-			*room--
+	c.room--
+	for _, child := range n.Children {
+		if c.room <= 0 || depth >= deepestNode {
+			c.leftOut++
 			continue
 		}
-		out.Children = append(out.Children, planNode(c, room))
+		out.Children = append(out.Children, c.node(child, depth+1))
 	}
 	return out
 }

@@ -186,7 +186,7 @@ func (n *PlanNode) text(p func(format string, args ...any), depth int) {
 	}
 }
 
-// deepestNode is the greatest depth of a plan's nodes that are printed.
+// deepestNode is the greatest depth of a plan's nodes that are kept and printed.
 const deepestNode = 100
 
 // mark returns a remark for a node in which the process was; empty for other nodes.
