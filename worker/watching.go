@@ -128,13 +128,16 @@ func (w *Worker) newWatcher() (*watcher, error) {
 func (v *watcher) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { v.hook.Run(ctx) })
+	sending, end := context.WithCancel(context.WithoutCancel(ctx))
+	wg.Go(func() { v.hook.Run(sending) })
 	wg.Go(func() { v.reload(ctx) })
 	wg.Go(func() { v.worker.runCommands(ctx) })
 	defer v.waitProfiles()
+	defer end() // after the last alert
 	for {
 		select {
 		case <-ctx.Done():
+			v.last()
 			return
 		case made := <-v.late: // nil, which never has a value, without a late incident
 			v.tookLate(&made)
@@ -147,6 +150,24 @@ func (v *watcher) run(ctx context.Context) {
 			if err != nil {
 				v.worker.log.Error().Err(err).Str("rule", j.finding.Rule).Msg("incident was not written")
 			}
+		}
+	}
+}
+
+// last sends the alerts and the ends that wait when the worker ends. It writes no files of incidents, since each may take incidentEnd.
+func (v *watcher) last() {
+	for {
+		select {
+		case j := <-v.jobs:
+			if !j.until.IsZero() {
+				v.end(&j)
+				continue
+			}
+			v.worker.log.Error().Str("rule", j.finding.Rule).Str("summary", j.finding.Summary).
+				Msg("incident was not written: the worker ends")
+			v.post(&j, v.alertOf(&j, nil))
+		default:
+			return
 		}
 	}
 }

@@ -148,6 +148,34 @@ func TestAlertWithoutFiles(t *testing.T) {
 	wg.Wait()
 }
 
+// TestAlertOfEndingWorker has an incident that waits when the worker ends: its alert is sent.
+func TestAlertOfEndingWorker(t *testing.T) {
+	bodies := make(chan string, 2)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		bodies <- string(b)
+	}))
+	defer receiver.Close()
+	w := &Worker{log: zerolog.New(&safeBuffer{})}
+	v, err := w.newWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.late = make(chan incidentFiles) // so that no files are made
+	c := rules.Default()
+	c.Webhook.URL = receiver.URL
+	v.jobs <- incidentJob{finding: rules.Finding{Rule: "lock_wait", Summary: "1 session waits", Since: time.Now()}, config: c}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	v.run(ctx)
+	if len(bodies) != 1 {
+		t.Fatalf("%d alerts", len(bodies))
+	}
+	if text := <-bodies; !strings.Contains(text, "1 session waits") {
+		t.Error(text)
+	}
+}
+
 // TestEndOfLateIncident has an incident whose files were written after its alert: they get its end too.
 func TestEndOfLateIncident(t *testing.T) {
 	w := &Worker{log: zerolog.New(&safeBuffer{})}

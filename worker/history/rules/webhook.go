@@ -44,7 +44,8 @@ const (
 	defaultTimeout = 5 * time.Second
 	firstPause     = time.Second
 	attempts       = 3
-	maxAnswer      = 64 << 10 // bytes that are read of an answer
+	lastTime       = 3 * time.Second // for the last attempts when the worker ends
+	maxAnswer      = 64 << 10        // bytes that are read of an answer
 	receiver       = "pg_stat_backtrace"
 )
 
@@ -93,18 +94,39 @@ func (s *WebhookSender) Send(t WebhookTarget, a Alert) bool {
 // Dropped returns the number of alerts, since the start, for which the queue had no room.
 func (s *WebhookSender) Dropped() int64 { return s.dropped.Load() }
 
-// Run sends the alerts until ctx ends.
+// Run sends the alerts until ctx ends. Then it makes one more attempt for each alert that is not delivered, within lastTime for all,
+// because the next worker does not send these alerts again.
 func (s *WebhookSender) Run(ctx context.Context) {
-	for {
+	var waiting []job
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			return
 		case j := <-s.queue:
-			err := s.deliver(ctx, j)
-			if err != nil && ctx.Err() == nil {
-				s.log.Warn().Err(err).Str("rule", j.alert.Name).Msg("alert was not delivered")
+			if err := s.deliver(ctx, j); err != nil && ctx.Err() != nil {
+				waiting = append(waiting, j)
+			} else {
+				s.report(&j, err)
 			}
 		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
+	defer cancel()
+	for len(s.queue) > 0 { // no other goroutine receives
+		waiting = append(waiting, <-s.queue)
+	}
+	for i := range waiting {
+		body, err := waiting[i].alert.JSON()
+		if err == nil {
+			_, err = s.post(last, waiting[i].target, body)
+		}
+		s.report(&waiting[i], err)
+	}
+}
+
+// report logs an alert that was not delivered because of an error; nil: it was delivered.
+func (s *WebhookSender) report(j *job, err error) {
+	if err != nil {
+		s.log.Warn().Err(err).Str("rule", j.alert.Name).Msg("alert was not delivered")
 	}
 }
 

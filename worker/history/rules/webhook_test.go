@@ -161,6 +161,51 @@ func TestSendNeverBlocks(t *testing.T) {
 	<-done
 }
 
+// TestAlertsOfEndingWorker ends the worker during the pause after a failed attempt, while another alert waits. Both are delivered. An
+// alert that cannot be delivered is in the log.
+func TestAlertsOfEndingWorker(t *testing.T) {
+	t.Parallel()
+	bodies := make(chan string, 4)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		if len(bodies) == 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		bodies <- string(b)
+	}))
+	defer server.Close()
+	reports := make(chan string, 4)
+	s := NewWebhookSender(logtest.New(func(l logtest.Line) { reports <- l.Error }))
+	s.pause = time.Hour
+	s.Send(WebhookTarget{URL: server.URL}, Alert{Name: "first"})
+	s.Send(WebhookTarget{URL: server.URL}, Alert{Name: "second"})
+	s.Send(WebhookTarget{URL: "http://127.0.0.1:1/"}, Alert{Name: "third"})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		s.Run(ctx)
+		close(done)
+	}()
+	for begin := time.Now(); len(bodies) == 0; time.Sleep(time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatal("no attempt")
+		}
+	}
+	cancel()
+	<-done
+	if len(bodies) != 3 || len(reports) != 1 {
+		t.Fatalf("%d attempts, %d lines in the log", len(bodies), len(reports))
+	}
+	for _, want := range []string{"first", "first", "second"} {
+		if got := <-bodies; !strings.Contains(got, want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if err := <-reports; !strings.Contains(err, "refused") {
+		t.Error(err)
+	}
+}
+
 // TestWebhookEnd compares the messages of the begin and the end of one alert.
 func TestWebhookEnd(t *testing.T) {
 	t.Parallel()
