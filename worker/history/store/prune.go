@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // A closedHour is a folder of a closed hour, and its size on the disk.
@@ -107,6 +109,32 @@ func closedHours(dir, below string) []closedHour {
 	return list
 }
 
+// byAge reports whether prune may remove hours because of their age. After the clock was set forward by more than an hour, prune may
+// do this only when the new time has lasted for an hour. A wrong clock is usually put right sooner, and removed hours do not return. A
+// suspended host counts as such a step, which only delays the removal.
+func (w *Writer) byAge(now time.Time) bool {
+	step := now.Round(0).Sub(w.begun.Round(0)) - now.Sub(w.begun) // Round(0) removes the reading of the monotonic clock
+	switch {
+	case step < time.Hour:
+		w.stepped = time.Time{}
+		return true
+	case w.stepped.IsZero():
+		w.stepped = now
+		w.addNote("the clock was set forward by " + units.Age(step.Round(time.Minute)) + ": hours that are too old by the new time stay for an hour")
+	case now.Sub(w.stepped) >= time.Hour:
+		w.begun, w.stepped = now, time.Time{}
+		return true
+	}
+	return false
+}
+
+// addNote adds a text to the note of the next sweep, once.
+func (w *Writer) addNote(text string) {
+	if !strings.Contains(w.note, text) && len(w.note) < maxNote {
+		w.note = strings.TrimPrefix(w.note+"; "+text, "; ")
+	}
+}
+
 // prune removes closed hours and journals that could not be read, the oldest first, until the rest is within Keep and the size
 // limit, and enough space is free. It returns ErrNoSpace if too little space is free and no closed hour is left.
 func (w *Writer) prune(now time.Time) error {
@@ -119,6 +147,7 @@ func (w *Writer) prune(now time.Time) error {
 	for _, h := range list {
 		total += h.size
 	}
+	byAge := w.byAge(now)
 	var failed error // of an hour that could not be removed; later hours can make the room instead
 	for len(list) > 0 {
 		free, err := freeBytes(w.o.Dir)
@@ -126,7 +155,7 @@ func (w *Writer) prune(now time.Time) error {
 			return err
 		}
 		h := list[0]
-		if now.Sub(h.from.Add(time.Hour)) <= w.o.Keep && total <= most && free >= w.o.MinFree {
+		if aged := byAge && now.Sub(h.from.Add(time.Hour)) > w.o.Keep; !aged && total <= most && free >= w.o.MinFree {
 			break
 		}
 		list = list[1:]
@@ -146,7 +175,7 @@ func (w *Writer) prune(now time.Time) error {
 	case failed != nil && (total > most || broken(failed)):
 		return failed
 	case failed != nil: // an hour is older than Keep
-		w.note = "an old hour cannot be removed: " + failed.Error()
+		w.addNote("an old hour cannot be removed: " + failed.Error())
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -169,6 +170,60 @@ func TestClockStep(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "cluster="+meta.SystemID, "date=2026-11-28/hour=05/rows-2.parquet")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestClockStepForward sets the clock forward by a month, and back. No hour is removed, and a note says why. When the new time has
+// lasted for an hour, the old hours are removed.
+func TestClockStepForward(t *testing.T) {
+	const month = 30 * 24 * time.Hour
+	dir := filepath.Join(t.TempDir(), "state")
+	random := rand.New(rand.NewPCG(5, 6))
+	w := open(t, dir)
+	defer w.Close()
+	now := time.Now()
+	notes := ""
+	put := func(at time.Time, step time.Duration) {
+		t.Helper()
+		s := sweep(random, at)
+		s.Time = at
+		if step > 0 {
+			// The wall clock alone: the seconds are in the upper bits of the first word, see the source of time.Time.
+			(*[1]uint64)(unsafe.Pointer(&s.Time))[0] += uint64(step/time.Second) << 30
+		}
+		for i := range s.Rows {
+			s.Rows[i].Time = s.Time.UnixMicro()
+		}
+		if err := w.Append(s); err != nil {
+			t.Fatal(err)
+		}
+		notes += s.Note
+	}
+	old := []time.Time{now.Add(-4 * time.Hour).Round(0), now.Add(-3 * time.Hour).Round(0), now.Add(-2 * time.Hour).Round(0)}
+	left := func() (n int) {
+		for _, at := range old {
+			if _, err := os.Stat(filepath.Join(dir, "cluster="+meta.SystemID, at.UTC().Format("date=2006-01-02/hour=15"))); err == nil {
+				n++
+			}
+		}
+		return n
+	}
+	for _, at := range append(old, now) {
+		put(at, 0)
+	}
+	put(now.Add(2*time.Minute), month)
+	put(now.Add(4*time.Minute), 0)
+	if n := left(); n != len(old) || strings.Count(notes, "the clock was set forward by 30 d:") != 1 {
+		t.Errorf("%d hours are left, notes: %q", n, notes)
+	}
+	put(now.Add(10*time.Minute), month)
+	put(now.Add(30*time.Minute), month)
+	if n := left(); n != len(old) {
+		t.Errorf("after twenty minutes, %d hours are left", n)
+	}
+	put(now.Add(90*time.Minute), month)
+	if n := left(); n != 0 {
+		t.Errorf("after an hour, %d hours are left", n)
 	}
 }
 

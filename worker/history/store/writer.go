@@ -79,6 +79,9 @@ type Writer struct {
 	why   error
 	freed time.Time // when an hour was removed because the disk was full
 	note  string    // to add to the note of the next sweep
+	// begun is the time of Open, or the time at which byAge accepted a new time. stepped is the time at which byAge noticed that the
+	// clock was set forward; zero: it was not.
+	begun, stepped time.Time
 }
 
 // maxNote bounds the note of a sweep, in bytes. A page of a Parquet file has its least and greatest text in the header, and readers
@@ -105,7 +108,7 @@ func Open(o Options) (*Writer, error) {
 	if !systemID.MatchString(o.Meta.SystemID) {
 		return nil, fmt.Errorf("%w: the system identifier %q is not a number", ErrDirectory, o.Meta.SystemID)
 	}
-	w := &Writer{o: o, dir: clusterDir(o.Dir, o.Meta.SystemID)}
+	w := &Writer{o: o, dir: clusterDir(o.Dir, o.Meta.SystemID), begun: time.Now()}
 	if err := w.prepare(); err != nil {
 		if full(err) && !o.KeepHours {
 			removeOldest(o.Dir)
