@@ -193,9 +193,7 @@ func (p *historyPrinter) printComparison(c *Comparison) error {
 // problemsOfBoth prints, for each of both spans, how much of it was recorded, and its gaps.
 func (p *historyPrinter) problemsOfBoth(out io.Writer, c *Comparison) {
 	for _, s := range []*store.Summary{&c.Summary, &c.Before} {
-		for i := range s.Gaps {
-			_, _ = fmt.Fprintln(out, p.gap(&s.Gaps[i]))
-		}
+		p.gaps(out, s)
 	}
 	p.problems(out, &c.Summary, &c.own)
 	_, _ = fmt.Fprint(out, "before: ")

@@ -303,6 +303,16 @@ func (p *historyPrinter) gap(g *store.Gap) string {
 		units.Age(g.To.Sub(g.From)))
 }
 
+// gaps prints a line for each gap, and how many further gaps there are.
+func (p *historyPrinter) gaps(out io.Writer, s *store.Summary) {
+	for i := range s.Gaps {
+		_, _ = fmt.Fprintln(out, p.gap(&s.Gaps[i]))
+	}
+	if s.GapsMore > 0 {
+		_, _ = fmt.Fprintf(out, "-- not recorded: %s more\n", units.Count(s.GapsMore, "gap"))
+	}
+}
+
 // Sweep says what the sessions did at one time. Its figures count for the whole Period before that time.
 type Sweep struct {
 	Time    time.Time        `json:"time"`
@@ -386,10 +396,8 @@ func (p *historyPrinter) finish(s *store.Summary) error {
 		if err := p.textTotals(s); err != nil {
 			return err
 		}
-		for i := range s.Gaps {
-			_, _ = fmt.Fprintln(p.out, p.gap(&s.Gaps[i]))
-		}
-	} else if n := len(s.Gaps); n > 0 && s.GapsMore == 0 && s.Gaps[n-1].To.Add(time.Second).After(s.Until) {
+		p.gaps(p.out, s)
+	} else if n := len(s.Gaps); n > 0 && s.Gaps[n-1].To.Add(time.Second).After(s.Until) {
 		if p.spans == nil {
 			_, _ = fmt.Fprintln(p.out, p.gap(&s.Gaps[n-1]))
 		} else {
@@ -411,10 +419,7 @@ func (p *historyPrinter) finish(s *store.Summary) error {
 
 // problems prints how much of the span was recorded, which rows are left out, and which parts of the files are damaged.
 func (p *historyPrinter) problems(out io.Writer, s *store.Summary, own *ownRows) {
-	missing := time.Duration(0)
-	for i := range s.Gaps {
-		missing += s.Gaps[i].To.Sub(s.Gaps[i].From)
-	}
+	missing := time.Duration(s.Missing * float64(time.Second))
 	_, _ = fmt.Fprintf(out, "%s, %s; not recorded: %s in %s; sweeps lost: %d, late: %d\n", units.Count(s.Sweeps, "sweep"),
 		units.Count(s.Rows, "row"), units.Age(missing), units.Count(len(s.Gaps)+s.GapsMore, "gap"), s.Lost, s.Late)
 	if own.rows > 0 {

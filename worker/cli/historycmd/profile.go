@@ -134,7 +134,7 @@ func gapReason(s *store.SpanSweep) string {
 
 // finish adds the gap at the end of the span, if no sweep was recorded there.
 func (h *historyProfile) finish(s *store.Summary) {
-	if n := len(s.Gaps); n > 0 && s.GapsMore == 0 && (len(h.gaps) == 0 || s.Gaps[n-1].From.After(h.gaps[len(h.gaps)-1].From)) {
+	if n := len(s.Gaps); n > 0 && (len(h.gaps) == 0 || s.Gaps[n-1].From.After(h.gaps[len(h.gaps)-1].From)) {
 		h.gaps = append(h.gaps, profilefmt.TimelineGap{From: s.Gaps[n-1].From, To: s.Gaps[n-1].To, Reason: "no later sweep is recorded"})
 	}
 }

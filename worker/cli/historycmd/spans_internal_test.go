@@ -32,6 +32,24 @@ func TestOwnSessionsThatBlockAreKept(t *testing.T) {
 	}
 }
 
+// TestManyGaps: the time that was not recorded is the time of all gaps, also of gaps without a line.
+func TestManyGaps(t *testing.T) {
+	t.Parallel()
+	since := time.Date(2026, 11, 28, 3, 0, 0, 0, time.UTC)
+	s := store.Summary{Since: since, Until: since.Add(time.Hour), GapsMore: 1499, Missing: 3000}
+	s.Gaps = []store.Gap{{From: since, To: since.Add(2 * time.Second)}}
+	var out strings.Builder
+	p := (&historyFlags{}).printer(nil, nil, "", &store.Meta{})
+	p.zone = time.UTC
+	p.gaps(&out, &s)
+	p.problems(&out, &s, &ownRows{})
+	for _, want := range []string{"(2.0 s)\n", "-- not recorded: 1499 gaps more\n", "not recorded: 50 min in 1500 gaps;"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in %s", want, out.String())
+		}
+	}
+}
+
 // TestPendingLinesAreBounded: with too many lines, the printer prints them before the end. The header is printed once.
 func TestPendingLinesAreBounded(t *testing.T) {
 	t.Parallel()

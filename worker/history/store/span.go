@@ -42,6 +42,7 @@ type Summary struct {
 	Late     int       `json:"late_sweeps"` // sweeps that were late by more than their period
 	Gaps     []Gap     `json:"gaps"`        // at most 1000
 	GapsMore int       `json:"more_gaps,omitempty"`
+	Missing  float64   `json:"missing_seconds,omitempty"` // sum of all gaps
 	Damage   []string  `json:"damage,omitempty"`
 }
 
@@ -131,6 +132,7 @@ func ReadSpan(ctx context.Context, r *Reader, since, until time.Time, each func(
 	}
 	if g, ok := gap(last, until, max(current.Period, time.Second)); ok && err == nil {
 		s.gap(g)
+		s.Gaps[len(s.Gaps)-1] = g // also if there are too many
 	}
 	sort.Slice(r.Damage, func(i, j int) bool {
 		a, b := r.Damage[i], r.Damage[j]
@@ -157,6 +159,7 @@ func (s *Summary) count(w *SpanSweep) {
 }
 
 func (s *Summary) gap(g Gap) {
+	s.Missing += g.Seconds()
 	if len(s.Gaps) >= maxGaps {
 		s.GapsMore++
 		return

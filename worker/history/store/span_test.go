@@ -96,6 +96,30 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestManyGaps has more gaps than the summary lists. It has the time of all gaps, and the gap at the end.
+func TestManyGaps(t *testing.T) {
+	hour := time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour)
+	const n = maxGaps + 10
+	at := make([]float64, n)
+	for i := range at {
+		at[i] = float64(3 * i)
+	}
+	r, err := OpenReader(record(t, hour, at), "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	summary, err := ReadSpan(t.Context(), r, hour, hour.Add(time.Hour), func(*SpanSweep, *Gap) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 3600.0 - n; len(summary.Gaps) != maxGaps || summary.GapsMore != n-maxGaps || summary.Missing < want || summary.Missing > want+1 {
+		t.Errorf("%d gaps, %d more, %v s, want %v s", len(summary.Gaps), summary.GapsMore, summary.Missing, want)
+	}
+	if last := summary.Gaps[maxGaps-1]; summary.Until.Sub(last.To) > time.Second {
+		t.Errorf("the last gap ends at %s", last.To)
+	}
+}
+
 // TestTotalsAreBounded has more queries than totals.
 func TestTotalsAreBounded(t *testing.T) {
 	totals := NewTotals([]string{"query", "wait"})
