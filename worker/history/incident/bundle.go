@@ -283,12 +283,12 @@ func (c *cleaner) stack(s *ProcessStack) ProcessStack {
 	return out
 }
 
-// frames replaces the names of functions of procedural languages. Before such a name, a profile by the kernel has the kind of
-// the level, other stacks have recorder.Procedural.
+// frames replaces the names of functions of procedural languages and of code compiled at run time. Before the former, a profile by the
+// kernel has the kind of the level, other stacks have recorder.Procedural.
 func (c *cleaner) frames(list []string) (out []string) {
 	for _, f := range list {
 		for _, prefix := range []string{
-			recorder.Procedural, string(backtrace.PLpgSQL) + ":", string(backtrace.SQL) + ":", string(backtrace.PLPerl) + ":",
+			recorder.Procedural, recorder.Generated, string(backtrace.PLpgSQL) + ":", string(backtrace.SQL) + ":", string(backtrace.PLPerl) + ":",
 			string(backtrace.PLPython) + ":",
 		} {
 			if name, ok := strings.CutPrefix(f, prefix); ok {

@@ -170,12 +170,23 @@ func (g groups) fold(p *profile.Profile) {
 		for _, l := range s.Location {
 			for _, call := range l.Line {
 				if call.Function != nil && len(frames) < maxFrames {
-					frames = append(frames, bounded(call.Function.Name))
+					frames = append(frames, frameOf(l, call.Function.Name))
 				}
 			}
 		}
 		g.add(label(clusterprofile.LabelPID), label(clusterprofile.LabelBackendType), wait, frames, time.Duration(s.Value[at]))
 	}
+}
+
+// frameOf returns the name of a frame, with the same prefix as in stacks if the function is in code compiled at run time.
+func frameOf(l *profile.Location, name string) string {
+	switch {
+	case l.Address == 0: // not code, such as a function of a procedural language
+	case l.Mapping != nil && (l.Mapping.BuildID != "" || strings.HasPrefix(l.Mapping.File, "/")): // in an image
+	case !strings.HasPrefix(name, "["): // "[anon]+0x5a" has no name
+		return recorder.Generated + bounded(name)
+	}
+	return bounded(name)
 }
 
 const maxFrames = 128

@@ -6,7 +6,38 @@ import (
 	"testing"
 
 	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/worker/history/recorder"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
+
+// TestNamesOfGeneratedCode expects that a bundle has no names of code that was compiled at run time, in stacks and in the profile.
+func TestNamesOfGeneratedCode(t *testing.T) {
+	t.Parallel()
+	const name = "LazyCompile:*secret /fn.js:3"
+	stack := recorder.StackOf(&backtrace.Trace{Threads: []backtrace.Thread{{Frames: []backtrace.Frame{
+		{Function: name, Module: "[anon]", Address: 0x7001}, {Module: "[anon]", Address: 0x7002, Offset: 2},
+		{Function: "ExecScan", Module: "postgres", Address: 0x5001, ModuleOffset: 1},
+	}}}})
+	location := func(function string, m *profile.Mapping) *profile.Location {
+		return &profile.Location{Address: 0x7001, Mapping: m, Line: []profile.Line{{Function: &profile.Function{Name: function}}}}
+	}
+	g := groups{}
+	g.fold(&profile.Profile{SampleType: []*profile.ValueType{{Type: "wall"}}, Sample: []*profile.Sample{{Value: []int64{1}, Location: []*profile.Location{
+		location(name, nil), location(name, &profile.Mapping{File: "[anon]"}), location("[anon]+0x2", &profile.Mapping{File: "[anon]"}),
+		location("ExecScan", &profile.Mapping{File: "/usr/bin/postgres"}), location("memcpy", &profile.Mapping{File: "[vdso]", BuildID: "01"}),
+	}}}})
+	list, _ := g.list()
+	clean, _ := Anonymous(&Incident{Stacks: []ProcessStack{{Stack: stack}}, Profile: &Profile{Stacks: list}})
+	for got, want := range map[string]string{
+		strings.Join(clean.Stacks[0].Stack.Frames, " "):   "jit:function_1 [anon]+0x2 ExecScan",
+		strings.Join(clean.Profile.Stacks[0].Frames, " "): "jit:function_1 jit:function_1 [anon]+0x2 ExecScan memcpy",
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
 
 // TestProfileFold adds up the samples of a profile: idle sessions do not count, and stacks beyond the limits are counted.
 func TestProfileFold(t *testing.T) {

@@ -24,12 +24,15 @@ const (
 // Procedural is the prefix of a frame for a function of a procedural language, such as "pl:total(integer) line 3".
 const Procedural = "pl:"
 
+// Generated is the prefix of a frame for a named function in code compiled at run time. The name can be the name of a user's function.
+const Generated = "jit:"
+
 // Stack is the stack of a process at one moment.
 type Stack struct {
 	// ID is a hash of the frames: their names, build-ids and offsets. It is never 0.
 	ID int64 `json:"id,string"`
 	// Frames are the functions, the innermost first. A function of a procedural language comes before the frame that runs it,
-	// and begins with Procedural.
+	// and begins with "pl:". A named function in code that was compiled at run time begins with "jit:".
 	Frames []string `json:"frames"`
 	// Cut is the reason why the stack ends before its outermost frame; empty: the stack is complete.
 	Cut string `json:"cut,omitempty"`
@@ -88,7 +91,11 @@ func StackOf(t *backtrace.Trace) *Stack {
 				}
 			}
 			s.Unnamed = s.Unnamed || f.Note == symbolize.SymbolsUnread
-			s.Frames = append(s.Frames, short(f.Label()))
+			label := short(f.Label())
+			if f.Function != "" && f.BuildID == "" && f.ModuleOffset == 0 { // not in an image, as in Trace.WithoutNames
+				label = Generated + label
+			}
+			s.Frames = append(s.Frames, label)
 			_, _ = fmt.Fprintf(hash, "%s\x00%x\x00", f.BuildID, f.ModuleOffset)
 		}
 	}
