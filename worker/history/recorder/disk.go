@@ -111,7 +111,8 @@ type disk struct {
 
 	writer  *store.Writer
 	meta    store.Meta
-	checked time.Time // time at which the control file was read last
+	checked time.Time       // time at which the control file was read last
+	server  cluster.Cluster // the last server that ran when the control file was read
 	wait    pause
 	unsaid  int   // lost sweeps that the writer has not counted
 	failed  error // error with which run has ended
@@ -270,10 +271,10 @@ func (d *disk) write(s *store.Sweep) error {
 	return err
 }
 
-// open opens the store. Every minute it makes the description for the store (Meta) again from the server's control file, and opens
-// the store again if the description has changed.
+// open opens the store. Every minute, and when the server was started again, it makes the description for the store (Meta) again from
+// the server's control file, and opens the store again if the description has changed.
 func (d *disk) open(now time.Time) error {
-	if d.writer != nil && now.Sub(d.checked).Abs() < renew {
+	if d.writer != nil && now.Sub(d.checked).Abs() < renew && !d.restarted() {
 		return nil
 	}
 	if err := d.wait.err(now); err != nil {
@@ -308,16 +309,23 @@ func (d *disk) open(now time.Time) error {
 	return nil
 }
 
+// restarted reports whether the server was started since the control file was read. The data directory can then be another one.
+func (d *disk) restarted() bool {
+	c, err := d.o.Server()
+	return err == nil && !c.Same(d.server)
+}
+
 // describe returns the description of the server and the recorder for the files of the store.
 func (d *disk) describe() (store.Meta, error) {
+	c, down := d.o.Server() // before the control file: if the server is started meanwhile, restarted reports it
 	control, err := cluster.ReadControl(d.o.DataDir)
 	if err != nil {
 		return store.Meta{}, err
 	}
 	m := store.Meta{SystemID: control.ID(), Timeline: control.Timeline, DataDir: d.o.DataDir}
 	m.Host, _ = os.Hostname()
-	if c, err := d.o.Server(); err == nil {
-		m.ServerVersion = strconv.Itoa(c.Version)
+	if down == nil {
+		m.ServerVersion, d.server = strconv.Itoa(c.Version), c
 	} else {
 		m.ServerVersion = d.meta.ServerVersion
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -298,6 +299,49 @@ func TestNearlyFullDisk(t *testing.T) {
 	}
 	if got := strings.Join(lines, ", "); got != "history is not recorded, history is recorded" {
 		t.Error(got)
+	}
+}
+
+// TestReplacedDataDirectory has another server in the data directory, with another identifier. Its first sweep is in its own folder.
+func TestReplacedDataDirectory(t *testing.T) {
+	dir, data := filepath.Join(t.TempDir(), "state"), controlOnly(t)
+	const noProcess = 1 << 30
+	var start atomic.Uint64
+	r := New(Options{Store: store.Options{Dir: dir, MinFree: 1}, DataDir: data, Server: func() (cluster.Cluster, error) {
+		return cluster.Cluster{DataDir: data, PostmasterPID: noProcess, PostmasterStart: start.Load(), Version: 15}, nil
+	}})
+	at := time.Now().Truncate(time.Hour)
+	for n := range 4 {
+		if n == 2 {
+			file := filepath.Join(data, "global", "pg_control")
+			control, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			control[0]++
+			if err := os.WriteFile(file, control, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			start.Add(1)
+		}
+		at = at.Add(time.Second)
+		_ = r.Sweep(at, 0) // the server's memory cannot be read
+		_ = r.settle(r.disk.collect(time.Minute))
+	}
+	r.close()
+	for _, id := range []string{controlID, "578437695752307202"} {
+		reader, err := store.OpenReader(dir, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		err = reader.Sweeps(t.Context(), at.Add(-time.Hour), at.Add(time.Hour), func(store.SweepInfo) error {
+			n++
+			return nil
+		})
+		if err != nil || n != 2 {
+			t.Errorf("%d sweeps of %s: %v", n, id, err)
+		}
 	}
 }
 
