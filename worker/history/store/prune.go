@@ -148,6 +148,7 @@ func (w *Writer) prune(now time.Time) error {
 		total += h.size
 	}
 	byAge := w.byAge(now)
+	early := 0       // hours that were removed though they were not too old
 	var failed error // of an hour that could not be removed; later hours can make the room instead
 	for len(list) > 0 {
 		free, err := freeBytes(w.o.Dir)
@@ -155,7 +156,8 @@ func (w *Writer) prune(now time.Time) error {
 			return err
 		}
 		h := list[0]
-		if aged := byAge && now.Sub(h.from.Add(time.Hour)) > w.o.Keep; !aged && total <= most && free >= w.o.MinFree {
+		aged := byAge && now.Sub(h.from.Add(time.Hour)) > w.o.Keep
+		if !aged && total <= most && free >= w.o.MinFree {
 			break
 		}
 		list = list[1:]
@@ -164,6 +166,12 @@ func (w *Writer) prune(now time.Time) error {
 			continue
 		}
 		total -= h.size
+		if !aged {
+			early++
+		}
+	}
+	if early > 0 {
+		w.addNote(units.Plural(early, "%d old {hour was|hours were} removed early, because of --record-size or --record-min-free"))
 	}
 	free, err := freeBytes(w.o.Dir)
 	switch {

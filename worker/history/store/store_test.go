@@ -538,8 +538,9 @@ func TestPrune(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 12 {
-		if err := w.Append(sweep(random, from.Add(time.Duration(i)*time.Hour))); err != nil {
-			t.Fatal(err)
+		s := sweep(random, from.Add(time.Duration(i)*time.Hour))
+		if err := w.Append(s); err != nil || s.Note != "" {
+			t.Fatal(err, s.Note)
 		}
 	}
 	w.Close()
@@ -555,8 +556,12 @@ func TestPrune(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	if err := w.Append(sweep(random, from.Add(12*time.Hour))); err != nil {
+	s := sweep(random, from.Add(12*time.Hour))
+	if err := w.Append(s); err != nil {
 		t.Fatal(err)
+	}
+	if !strings.HasPrefix(s.Note, "7 old hours were removed early") {
+		t.Errorf("note: %q", s.Note)
 	}
 	if first, _ := r.Span(); !first.IsZero() {
 		t.Errorf("kept since %s, with one byte allowed", first)

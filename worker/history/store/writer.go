@@ -310,6 +310,7 @@ func (w *Writer) Append(s *Sweep) error {
 			w.freed = s.Time
 			if removeOldest(w.o.Dir) {
 				w.why = nil // an hour that could not be closed may have room now
+				w.addNote("an old hour was removed early, because the disk or a quota was full")
 			}
 		}
 		if broken(err) && !errors.Is(err, ErrBroken) {
