@@ -32,7 +32,7 @@ func (s *Service) answerToFile(ctx context.Context, c call) (a spool.Answer) {
 		s.cfg.Journal.Add(req.Database, journalRow(req, c.began, captured{}, a))
 		return a
 	}
-	dir.MinFree, dir.Ordinary = minFreeForText, !req.Superuser
+	dir.MinFree, dir.Ordinary, dir.Role = minFreeForText, !req.Superuser, req.Caller
 	text, path := "", req.Settings["history"]
 	if o.err = incident.CheckTextPath(path); o.err == nil {
 		o.captured, o.err = s.capture(ctx, caller(req), o.pid, c.options, func(t *backtrace.Trace) {

@@ -48,8 +48,10 @@ type Dir struct {
 	// the file system.
 	Keep          int
 	Size, MinFree int64
-	// Ordinary means that the caller of WriteText is no superuser. A part of the limits of text files stays for superusers.
+	// Ordinary means that the caller of WriteText is no superuser. A part of the limits of text files stays for superusers. Role is the
+	// oid of the caller. One role that is no superuser may have half of the rest; 0: there is no such limit.
 	Ordinary bool
+	Role     uint32
 }
 
 // DirOf returns the path of the directory of a server's incidents below a state directory.

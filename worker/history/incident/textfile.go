@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,12 @@ const (
 	maxTextFile      = 2 << 20   // bytes of one file
 	maxTextFileBytes = 100 << 20 // bytes of all files
 	ordinaryPart     = 75        // percent of the number and of the bytes that roles without superuser rights may use
+	rolePart         = 50        // percent of this part that one of these roles may use
 )
+
+// roleAttribute is the extended attribute of a text file, and of a folder made for it, with the oid of the caller. Without it, because
+// the file system has no such attributes, a file belongs to no role.
+const roleAttribute = "user.pg_stat_backtrace.role"
 
 var (
 	// ErrBadPath means that WriteText does not accept the path.
@@ -65,8 +71,12 @@ func (d *Dir) WriteText(path string, text []byte) error {
 	for _, folder := range folders[:len(folders)-1] {
 		err := unix.Mkdirat(at, folder, 0o700)
 		next := -1
-		if err == nil || errors.Is(err, unix.EEXIST) {
+		made := err == nil
+		if made || errors.Is(err, unix.EEXIST) {
 			next, err = unix.Openat(at, folder, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		}
+		if made && err == nil {
+			d.mark(next)
 		}
 		unix.Close(at)
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
@@ -85,6 +95,7 @@ func (d *Dir) WriteText(path string, text []byte) error {
 	if err != nil {
 		return failed(err)
 	}
+	d.mark(fd)
 	f := os.NewFile(uintptr(fd), name)
 	_, err = f.Write(text)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
@@ -92,6 +103,15 @@ func (d *Dir) WriteText(path string, text []byte) error {
 	}
 	return failed(err)
 }
+
+// mark notes the caller's role in a new file or folder.
+func (d *Dir) mark(fd int) {
+	if d.Ordinary && d.Role != 0 {
+		_ = unix.Fsetxattr(fd, roleAttribute, []byte(d.role()), 0) // see roleAttribute
+	}
+}
+
+func (d *Dir) role() string { return strconv.FormatUint(uint64(d.Role), 10) }
 
 // failed makes ErrNoSpace or ErrDirectory of an error of the file system; nil stays nil.
 func failed(err error) error {
@@ -112,6 +132,7 @@ func (d *Dir) roomForText(size int64) error {
 		files, most = files*ordinaryPart/100, most*ordinaryPart/100
 	}
 	entries, all := 0, size
+	own, ownSize, value := 0, size, make([]byte, 16)
 	err := filepath.WalkDir(d.Path, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // another process has just removed the file
@@ -122,10 +143,22 @@ func (d *Dir) roomForText(size int64) error {
 		if path == d.Path || !e.IsDir() && !strings.HasSuffix(path, ".txt") {
 			return nil
 		}
+		bytes := int64(0)
 		if info, err := e.Info(); err == nil && !e.IsDir() {
-			all += info.Size()
+			bytes = info.Size()
 		}
+		all += bytes
 		if entries++; entries >= files || all > most {
+			return ErrTooMany
+		}
+		if !d.Ordinary || d.Role == 0 {
+			return nil
+		}
+		if n, err := unix.Lgetxattr(path, roleAttribute, value); err != nil || string(value[:n]) != d.role() {
+			return nil
+		}
+		ownSize += bytes
+		if own++; own >= files*rolePart/100 || ownSize > most*rolePart/100 {
 			return ErrTooMany
 		}
 		return nil

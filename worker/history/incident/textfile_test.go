@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"pg_stat_backtrace/internal/disktest"
 	"pg_stat_backtrace/worker/history/incident"
 )
@@ -95,6 +97,49 @@ func TestTextsLeaveRoomForSuperusers(t *testing.T) {
 	}
 	d.Ordinary = false
 	if err := d.WriteText("a.txt", nil); err != nil {
+		t.Error("a superuser:", err)
+	}
+}
+
+// TestTextsOfRoles has a role that writes as many files as it may. Another role can still write.
+func TestTextsOfRoles(t *testing.T) {
+	t.Parallel()
+	d := incident.Dir{Path: filepath.Join(t.TempDir(), "incidents"), Ordinary: true, Role: 16384}
+	if err := d.WriteText("a/b/c/first.txt", nil); err != nil {
+		t.Fatal(err)
+	}
+	mark := func(path, role string) error {
+		return unix.Setxattr(path, "user.pg_stat_backtrace.role", []byte(role), 0)
+	}
+	for i := range 370 { // of the half of 750
+		path := filepath.Join(d.Path, strconv.Itoa(i)+".txt")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := mark(path, "16384"); errors.Is(err, unix.ENOTSUP) {
+			t.Skip("this file system has no extended attributes of users")
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.WriteText("last.txt", nil); err != nil {
+		t.Error("the last file:", err)
+	}
+	if err := d.WriteText("more.txt", nil); !errors.Is(err, incident.ErrTooMany) {
+		t.Error("one more file:", err)
+	}
+	d.Role = 16385
+	if err := d.WriteText("a/other.txt", nil); err != nil {
+		t.Error("another role:", err)
+	}
+	if err := os.Truncate(filepath.Join(d.Path, "a", "other.txt"), 38<<20); err != nil { // more than half of 75 MB
+		t.Fatal(err)
+	}
+	if err := d.WriteText("large.txt", nil); !errors.Is(err, incident.ErrTooMany) {
+		t.Error("beyond the bytes of a role:", err)
+	}
+	d.Ordinary = false
+	if err := d.WriteText("more.txt", nil); err != nil {
 		t.Error("a superuser:", err)
 	}
 }
