@@ -236,7 +236,7 @@ func historyRow(w *store.SpanSweep, row *store.Row) []string {
 		return strconv.FormatInt(n, 10)
 	}
 	age := func(at int64) string {
-		if at == 0 {
+		if at == 0 || units.Ahead(w.Time, time.UnixMicro(at)) {
 			return ""
 		}
 		return strconv.FormatFloat(max(0, w.Time.Sub(time.UnixMicro(at)).Seconds()), 'f', 3, 64)

@@ -116,3 +116,14 @@ func readOn(t *testing.T, dir string, since, until time.Time) map[string]bool {
 		since = at(m[1])
 	}
 }
+
+// TestHistoryAges: a transaction that began in the future, as the clock was set back, has no age.
+func TestHistoryAges(t *testing.T) {
+	t.Parallel()
+	const transaction, query = 14, 15
+	at := time.Unix(1_800_000_000, 0)
+	row := historyRow(&store.SpanSweep{Time: at}, &store.Row{XactStart: at.Add(time.Hour).UnixMicro(), QueryStart: at.Add(-time.Second).UnixMicro()})
+	if row[transaction] != "" || row[query] != "1.000" {
+		t.Errorf("%q and %q", row[transaction], row[query])
+	}
+}

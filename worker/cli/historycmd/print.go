@@ -204,9 +204,9 @@ func query(r *store.Row) string {
 	return r.Query
 }
 
-// age returns the seconds from since to now as text; empty: since is 0, not known. Both are in µs since 1970.
+// age returns the seconds from since to now as text; empty: not known, as since is 0 or ahead of now. Both are in µs since 1970.
 func age(now, since int64) string {
-	if since == 0 {
+	if !hasAge(now, since) {
 		return ""
 	}
 	return strconv.FormatFloat(max(0, float64(now-since)/1e6), 'f', 1, 64)
@@ -273,29 +273,27 @@ func (p *historyPrinter) words(s *store.SpanSweep, r *store.Row) []string {
 	if r.Ended {
 		return []string{row[pid], row[kind], sessionText(r), row[state], "ended", "", "", "", text}
 	}
-	with := func(before, text string) string {
-		if text == "" {
-			return ""
-		}
-		return before + text
-	}
-	waits := row[wait]
-	if r.WaitStart != 0 {
-		waits += " " + ageText(at, r.WaitStart)
-	}
-	transaction := ""
-	if r.XactStart != 0 {
-		transaction = ageText(at, r.XactStart)
+	blocked := blockedText(r, nil)
+	if blocked != "" {
+		blocked = "blocked by " + blocked
 	}
 	return []string{
-		row[pid], row[kind], sessionText(r), row[state], waits, with("transaction ", transaction),
-		with("blocked by ", blockedText(r, nil)), row[phrase], text,
+		row[pid], row[kind], sessionText(r), row[state], row[wait] + ageText(" ", at, r.WaitStart), ageText("transaction ", at, r.XactStart),
+		blocked, row[phrase], text,
 	}
 }
 
-// ageText returns the time from since to now for people, in the form of the command activity.
-func ageText(now, since int64) string {
-	return units.Age(time.Duration(now-since) * time.Microsecond)
+// hasAge reports whether since is a time before now. It is 0 if it is not known, and ahead of now if the clock was set back.
+func hasAge(now, since int64) bool {
+	return since != 0 && !units.Ahead(time.UnixMicro(now), time.UnixMicro(since))
+}
+
+// ageText returns a text and the time from since to now for people, in the form of the command activity; empty: there is no age.
+func ageText(text string, now, since int64) string {
+	if !hasAge(now, since) {
+		return ""
+	}
+	return text + units.Age(time.Duration(now-since)*time.Microsecond)
 }
 
 func (p *historyPrinter) gap(g *store.Gap) string {

@@ -183,8 +183,8 @@ func (p *spanPrinter) cells(l *spanLine) []string {
 	}
 	r := &l.row
 	wait := l.waits.text(2)
-	if r.WaitStart != 0 && len(l.waits) == 1 {
-		wait += " " + ageText(l.to.UnixMicro(), r.WaitStart)
+	if len(l.waits) == 1 {
+		wait += ageText(" ", l.to.UnixMicro(), r.WaitStart)
 	}
 	phrase := l.phrases.text(1)
 	if r.Plan != "" && len(l.phrases) == 1 {
@@ -198,11 +198,10 @@ func (p *spanPrinter) cells(l *spanLine) []string {
 // sweeps have seen.
 func (l *spanLine) transaction() string {
 	var parts []string
-	switch {
-	case l.transactions > 1:
+	if age := ageText("", l.to.UnixMicro(), l.row.XactStart); l.transactions > 1 {
 		parts = append(parts, fmt.Sprintf("%d or more", l.transactions))
-	case l.row.XactStart != 0:
-		parts = append(parts, ageText(l.to.UnixMicro(), l.row.XactStart))
+	} else if age != "" {
+		parts = append(parts, age)
 	}
 	if l.statements > 1 && l.transactions == 1 {
 		parts = append(parts, fmt.Sprintf("%d or more statements", l.statements))

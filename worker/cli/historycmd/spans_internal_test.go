@@ -76,3 +76,21 @@ func TestPendingLinesAreBounded(t *testing.T) {
 		t.Errorf("%d lines, want %d", got, want)
 	}
 }
+
+// TestTimesInTheFuture: after the clock was set back, a wait and a transaction began in the future. They have no age then.
+func TestTimesInTheFuture(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 28, 3, 0, 0, 0, time.UTC)
+	for ahead, want := range map[time.Duration]string{-2 * time.Second: " 2.0 s", time.Second: " 0 ms", time.Hour: ""} {
+		if got := ageText(" ", at.UnixMicro(), at.Add(ahead).UnixMicro()); got != want {
+			t.Errorf("%s ahead: %q, want %q", ahead, got, want)
+		}
+	}
+	if got := ageText(" ", at.UnixMicro(), 0) + age(at.UnixMicro(), at.Add(time.Hour).UnixMicro()); got != "" {
+		t.Errorf("no time, and seconds since a time in the future: %q", got)
+	}
+	l := spanLine{to: at, row: store.Row{XactStart: at.Add(time.Hour).UnixMicro()}, transactions: 1, statements: 2}
+	if got := l.transaction(); got != "2 or more statements" {
+		t.Errorf("%q", got)
+	}
+}

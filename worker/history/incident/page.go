@@ -32,9 +32,9 @@ func waitOf(s *Session) string {
 	return line(s.WaitType + ":" + s.WaitEvent)
 }
 
-// age returns the time from since to now as text; empty: since is not known.
+// age returns the time from since to now as text; empty: since is not known, or in the future because the server's clock differs.
 func age(now time.Time, since *time.Time) string {
-	if since == nil {
+	if since == nil || units.Ahead(now, *since) {
 		return ""
 	}
 	return units.Age(now.Sub(*since))

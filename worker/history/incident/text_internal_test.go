@@ -34,6 +34,21 @@ func chain(at time.Time) *Incident {
 	}
 }
 
+// TestAge expects no age for a time in the future, as after the clock was set back.
+func TestAge(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	for ahead, want := range map[time.Duration]string{-2 * time.Second: "2.0 s", time.Second: "0 ms", time.Hour: ""} {
+		since := now.Add(ahead)
+		if got := age(now, &since); got != want {
+			t.Errorf("%s ahead: %q, want %q", ahead, got, want)
+		}
+	}
+	if got := age(now, nil); got != "" {
+		t.Errorf("no time: %q", got)
+	}
+}
+
 // TestText expects each stack once, the owner of the process that blocks others, and no owner of a process without one.
 func TestText(t *testing.T) {
 	t.Parallel()

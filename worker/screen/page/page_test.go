@@ -530,6 +530,11 @@ func inBrowser(t *testing.T, address string, pid int) {
 		column_seconds: 1, columns: [{time: "2026-01-01T00:00:00Z", active_sessions: [1.4]}], active_sessions: [1.4]}, 1)`)
 	wait(`marks.includes("1.4")`)
 	do(`CanvasRenderingContext2D.prototype.fillText = fill`)
+	// A state that began in the future, as the clock was set back, has no age.
+	wait(`((at, since) => after(" for ", at, at) === " for 0 s" && !/0 s|for \d|advanced/.test([
+		...nodePanel({time: at}, {pid: 0, waits: [{pid: 0, lock: "relation", since}], session: {state: "active", state_change: since, xact_start: since}}),
+		...replay({last: at, replay: {lag_bytes: 5, stands_since: since}}), findings({time: at, findings: [{text: "x", at_least: true, since}]}),
+		].map((x) => x.textContent).join()))("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z")`)
 	// The clock of the browser is five minutes ahead.
 	do(`window.before = last.time, window.RealDate = Date, window.Date = class extends RealDate {
 		constructor(...x) { if (x.length) super(...x); else super(RealDate.now() + 300000); } static now() { return RealDate.now() + 300000; } }`)

@@ -312,7 +312,7 @@ func sessionName(at time.Time, s *moment.Session) string {
 		parts = append(parts, s.Type)
 	}
 	if state != "" && state != stateDisabled {
-		if s.StateStart != nil {
+		if s.StateStart != nil && !units.Ahead(at, *s.StateStart) {
 			state += " for " + units.Age(at.Sub(*s.StateStart))
 		}
 		parts = append(parts, state)
@@ -572,7 +572,7 @@ func (r *rules) idle(f *facts, b *Blocking) (list []Finding) {
 			Rule: RuleIdleInTx, Severity: Warning, Sessions: 1, PID: s.ServerPID, Since: *s.StateStart,
 			Text: sessionName(f.m.Time, s) + " keeps a transaction open",
 		}
-		if s.XactStart != nil {
+		if s.XactStart != nil && !units.Ahead(f.m.Time, *s.XactStart) {
 			find.Text += ", begun " + units.Age(f.m.Time.Sub(*s.XactStart)) + " ago"
 		}
 		if s.Query != "" {
@@ -597,18 +597,22 @@ func (r *rules) statements(f *facts) (list []Finding) {
 		}
 		key := fmt.Sprintf("%s-%d-%d", RuleStatement, s.ServerPID, micro(s.QueryStart))
 		since, n := r.holds(key, f.m.Time)
-		if took := f.m.Time.Sub(since); took < longStatement || n < 2 {
+		took := f.m.Time.Sub(since)
+		if took < longStatement || n < 2 {
 			continue
 		}
 		who := fmt.Sprintf("PID %d", s.ServerPID)
 		if s.Application != "" {
 			who += " (" + s.Application + ")"
 		}
+		length := ""
+		if !units.Ahead(f.m.Time, *s.QueryStart) {
+			length = " for " + units.Age(f.m.Time.Sub(*s.QueryStart)) + ","
+		}
 		list = append(list, Finding{
 			Key: key, Rule: RuleStatement, Severity: Warning, Sessions: 1, PID: s.ServerPID, Since: since, AtLeast: true,
 			Share: activeShare(1), Filter: onlySession(s),
-			Text: fmt.Sprintf("%s has run one statement for %s, without a wait in the last %s (%d samples)",
-				who, units.Age(f.m.Time.Sub(*s.QueryStart)), units.Age(f.m.Time.Sub(since)), n),
+			Text:   fmt.Sprintf("%s has run one statement%s without a wait in the last %s (%d samples)", who, length, units.Age(took), n),
 			Detail: strings.TrimPrefix(s.Phrase+"; "+s.Query, "; "),
 		})
 	}

@@ -301,6 +301,28 @@ func TestLongTransactionAndStatement(t *testing.T) {
 	}
 }
 
+// TestTimesInTheFuture: after the clock was set back, a state that is hours old began in the future. No sentence has an age then.
+func TestTimesInTheFuture(t *testing.T) {
+	ahead := ago(-time.Hour)
+	holder, computes := client(1, idleInTx, "Client:ClientRead"), client(3, stateActive, "")
+	holder.StateStart, holder.XactStart, computes.QueryStart = ahead, ahead, ahead
+	m := &moment.Moment{Time: noon, Sessions: []moment.Session{holder, client(2, stateActive, "Lock:relation"), computes}}
+	m.Blocking = []*moment.Node{{PID: 1, Blocked: []*moment.Node{waiter(2, "relation", "5/16384")}}}
+	r := &rules{}
+	if f := one(t, r.apply(&facts{m: m}), RuleBlocks); !strings.HasPrefix(f.Text, "PID 1 (idle in transaction) blocks 1 session") {
+		t.Errorf("%q", f.Text)
+	}
+	m.Time = noon.Add(longStatement)
+	f := one(t, r.apply(&facts{m: m}), RuleStatement)
+	if want := "PID 3 has run one statement without a wait in the last 10 s (2 samples)"; f.Text != want {
+		t.Errorf("%q, want %q", f.Text, want)
+	}
+	m.Blocking, m.Sessions[0].StateStart = nil, ago(6*time.Minute)
+	if f := one(t, r.apply(&facts{m: m}), RuleIdleInTx); !strings.HasSuffix(f.Text, " keeps a transaction open") {
+		t.Errorf("%q", f.Text)
+	}
+}
+
 func TestAge(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0 ms", 350 * time.Millisecond: "350 ms", 9990 * time.Millisecond: "9.9 s", 59999 * time.Millisecond: "59 s",

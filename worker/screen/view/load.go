@@ -56,9 +56,7 @@ func replayText(x *source.Replay, at time.Time) string {
 	default:
 		text = "standby: replay is " + units.Size(*x.LagBytes) + " behind the received WAL"
 	}
-	if x.Since != nil {
-		text += ", and has not advanced for " + units.Age(at.Sub(*x.Since))
-	}
+	text += after(", and has not advanced for ", at, x.Since)
 	if x.Paused {
 		text += "; it is paused"
 	}
@@ -475,8 +473,8 @@ func (c *canvas) findings(r *rows) {
 				mark = chosen
 			}
 			c.Set(1, y, '▲', mark)
-			age := units.Age(f.Time.Sub(x.Since))
-			if x.AtLeast {
+			age := after("", f.Time, &x.Since)
+			if x.AtLeast && age != "" {
 				age = "≥ " + age
 				if c.ASCII {
 					age = ">" + age[len("≥"):]

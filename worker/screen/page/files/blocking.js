@@ -74,10 +74,9 @@ function nodePanel(b, n) {
   if (n.blocks) parts.push("Blocks " + n.blocks + (n.blocks === 1 ? " session, " : " sessions, ") + n.directly + " directly.");
   if (n.more_blockers) parts.push("Waits for " + n.more_blockers + " beside the process above it.");
   for (const w of n.waits ?? []) {
-    parts.push((w.pid === n.pid ? "It " : "Process " + w.pid + " ") + lock(w) + (w.since ? ", for " + age(w.since, b.time) : "") + ".");
+    parts.push((w.pid === n.pid ? "It " : "Process " + w.pid + " ") + lock(w) + after(", for ", w.since, b.time) + ".");
   }
-  if (s?.state) parts.push(s.state + (s.state_change ? " for " + age(s.state_change, b.time) : "") +
-    (s.xact_start ? ", transaction open for " + age(s.xact_start, b.time) : "") + ".");
+  if (s?.state) parts.push(s.state + after(" for ", s.state_change, b.time) + after(", transaction open for ", s.xact_start, b.time) + ".");
   const who = s ? [s.application_name, s.user && s.user + (s.database ? "@" + s.database : ""), s.client].filter(Boolean).join(" · ") : "";
   const phrase = levels.phrase || s?.phrase || "", stack = [];
   if (!names) stack.push(el("p", "dim", "The text, the phrase and the levels need an operator token."));

@@ -54,13 +54,19 @@ function el(tag, kind, ...children) {
 }
 const number = (n) => n > 0 && n < 0.05 ? "< 0.1" : n.toFixed(1);
 const percent = (n) => n == null ? "" : number(n) + " %";
+// age is empty for a time that is more than a second in the future: then the clock was set back, or the clocks differ.
 function age(since, at) {
-  if (!since) return "";
-  const s = Math.max(0, (Date.parse(at) - Date.parse(since)) / 1000);
+  const ms = Date.parse(at) - Date.parse(since), s = Math.max(0, ms / 1000);
+  if (!since || ms < -1000) return "";
   if (s < 60) return Math.floor(s) + " s";
   if (s < 3600) return Math.floor(s / 60) + " min " + Math.floor(s % 60) + " s";
   if (s < 86400) return Math.floor(s / 3600) + " h " + Math.floor(s % 3600 / 60) + " min";
   return Math.floor(s / 86400) + " d " + Math.floor(s % 86400 / 3600) + " h";
+}
+// after is a text and an age, or empty without an age.
+function after(text, since, at) {
+  const a = age(since, at);
+  return a && text + a;
 }
 function bytes(n) {
   return n == null ? "not known" : n < 1 << 20 ? (n / 1024).toFixed(1) + " kB" : (n / (1 << 20)).toFixed(1) + " MB";
@@ -169,7 +175,7 @@ function findings(f) {
     act: x.pid ? () => openSession(x.pid) : x.filter?.length ? () => addFilter(x.filter[0].by, x.filter[0].key) : null,
     cells: [el("span", x.severity, x.severity === "critical" ? "▲ critical" : "△ warning"),
       el("div", "", el("b", "", x.text), x.detail ? text(x.detail) : ""),
-      (x.at_least ? "≥ " : "") + age(x.since, f.time), percent(x.percent)],
+      after(x.at_least ? "≥ " : "", x.since, f.time), percent(x.percent)],
   }))), ...unknown(f));
 }
 const unknown = (f) => (f.unknown ?? []).map((u) => el("p", "dim", "not known: " + u));
@@ -177,8 +183,8 @@ const unknown = (f) => (f.unknown ?? []).map((u) => el("p", "dim", "not known: "
 function replay(i) {
   const r = i?.replay;
   if (!r) return [];
-  const lag = r.lag_bytes, since = r.stands_since ? ", and has not advanced for " + age(r.stands_since, i.last) : "";
-  return [panel("Replay on this standby", el("p", r.paused || since ? "warning" : "", (lag == null ? "It has received no WAL since its start" :
+  const lag = r.lag_bytes, since = after(", and has not advanced for ", r.stands_since, i.last);
+  return [panel("Replay on this standby", el("p", r.paused || r.stands_since ? "warning" : "", (lag == null ? "It has received no WAL since its start" :
     lag === 0 ? "All received WAL is replayed" : "Replay is " + bytes(lag) + " behind the received WAL") + since + (r.paused ? "; it is paused" : "")))];
 }
 function sessions(s) {
@@ -274,7 +280,8 @@ function header() {
     " idle in transaction" + (i.past ? "" : " · " + i.sessions.idle + " idle")) : list && servers.length ?
     servers.length + (servers.length === 1 ? " server" : " servers") : "";
   // The clocks of the server and of the browser may differ.
-  const old = i?.last ? " · sample " + age(i.last, new Date(Date.parse(last.time) + Date.now() - answered).toISOString()) + " old" : "";
+  const sample = i?.last ? age(i.last, new Date(Date.parse(last.time) + Date.now() - answered).toISOString()) : "";
+  const old = sample && " · sample " + sample + " old";
   byId("age").textContent = list ? (stopped ? "stopped" : failed ? "no answer" : "live") : isLive() ? (stopped ? "stopped" : failed ? "no answer" : "live") + old :
     failed ? "no answer" : i?.past && i.last ? "sessions of " + clock(Date.parse(i.last)) : "no sessions at this moment";
   byId("age").classList.toggle("past", !list && !isLive());

@@ -115,8 +115,8 @@ function serverList() {
         load == null ? "" : number(load), i && !ended(s) ? String(i.sessions.waiting_for_locks) : "",
         i && !ended(s) ? i.sessions.client_backends + (i.max_connections ? "/" + i.max_connections : "") : "",
         a == null ? "" : Math.floor(a) + " s",
-        worst ? el("div", worst.severity, (worst.severity === "critical" ? "▲ " : "△ ") + worst.text + ", for " +
-          (worst.at_least ? "≥ " : "") + age(worst.since, s.data.findings.time) + (all.length > 1 ? ", and " + (all.length - 1) + " more" : ""))
+        worst ? el("div", worst.severity, (worst.severity === "critical" ? "▲ " : "△ ") + worst.text +
+          after(worst.at_least ? ", for ≥ " : ", for ", worst.since, s.data.findings.time) + (all.length > 1 ? ", and " + (all.length - 1) + " more" : ""))
           : el("span", "dim", ended(s) ? "ended" : s.data ? s.data.errors?.findings ?? "no findings" : error ? "" : "reading …"),
       ],
     };
