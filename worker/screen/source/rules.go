@@ -98,8 +98,9 @@ func (r *rules) holds(key string, at time.Time) (time.Time, int) {
 
 // apply returns the findings of a sample, the worst first. It must be called once for each sample.
 func (r *rules) apply(f *facts) []Finding {
-	if f.m.Time.Sub(r.last) > max(longStatement, 3*f.interval) { // a statement may have waited in the time without samples
-		r.end(func(key string) bool { return strings.HasPrefix(key, RuleStatement) })
+	if f.m.Time.Sub(r.last) > max(longStatement, 3*f.interval) { // nothing is known of the time without samples
+		r.end(func(key string) bool { return !strings.HasPrefix(key, replayAt) }) // replay does not return to a position
+		r.running, r.grown = nil, nil
 	}
 	r.last, r.now = f.m.Time, make(map[string]bool)
 	b := BlockingOf(f.m)

@@ -282,6 +282,33 @@ func TestStatementAfterAPause(t *testing.T) {
 	}
 }
 
+// TestFactsAfterAPause: samples before a time without samples do not count for the samples after it. Replay that is still at the same
+// position has stood all the time.
+func TestFactsAfterAPause(t *testing.T) {
+	r := &rules{}
+	sample := func(second float64) []Finding {
+		m := at(second, moment.Session{PID: 9, ServerPID: 9, Type: startupType})
+		states := map[int]byte{1: 'D'}
+		for pid := 1; pid <= 4; pid++ {
+			m.Sessions = append(m.Sessions, client(pid, stateActive, "IO:DataFileRead"), client(10+pid, stateActive, ""))
+			states[10+pid] = 'R'
+		}
+		replay := &Replay{LagBytes: new(uint64(1 << 20)), position: 5}
+		return r.apply(&facts{m: m, states: states, maxConnections: 8, processors: 1, replay: replay})
+	}
+	sample(0)
+	sample(1)
+	list := sample(3600)
+	if got := only(list, RuleDisk); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+	for rule, since := range map[string]time.Duration{RuleEvent: time.Hour, RuleConnections: time.Hour, RuleProcessors: time.Hour, RuleReplay: 0} {
+		if f := one(t, list, rule); !f.Since.Equal(noon.Add(since)) {
+			t.Errorf("%s since %s", rule, f.Since)
+		}
+	}
+}
+
 func TestLongTransactionAndStatement(t *testing.T) {
 	idle := client(1, idleInTx, "Client:ClientRead")
 	idle.StateStart, idle.XactStart = ago(6*time.Minute), ago(time.Hour)
