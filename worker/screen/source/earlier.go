@@ -290,7 +290,7 @@ func fresh(read, to time.Time) bool { return read.Sub(to) > settled || time.Sinc
 // addRecorded adds the recorded sweep w, whose moment is m, as a sample. It returns the findings of the sweep. gap is the time
 // without sweeps before w; nil: there is none.
 func (p *past) addRecorded(w *store.SpanSweep, gap *store.Gap, m *moment.Moment, rules *rules) []Finding {
-	list := rules.apply(&facts{m: m, interval: w.Period})
+	list := rules.apply(&facts{m: m, interval: w.Period, older: true})
 	s := p.add(m, KindRecorded, w.Period)
 	if gap != nil {
 		s.before = gapReason(w.Lost)

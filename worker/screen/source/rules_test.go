@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/report/units"
 )
@@ -261,6 +262,21 @@ func TestOlderSweeps(t *testing.T) {
 	if len(list) != 0 || len(r.first) != 0 {
 		t.Errorf("%+v, %v", list, r.first)
 	}
+}
+
+// TestRecordedPast: recorded sweeps, for which the host was not read, do not lower the mean of running processes.
+func TestRecordedPast(t *testing.T) {
+	var p past
+	r := &rules{}
+	for i := range meanOf {
+		m := at(float64(i))
+		p.addRecorded(&store.SpanSweep{Time: m.Time, Period: time.Second}, nil, m, r)
+	}
+	f := &facts{m: at(meanOf), processors: 1, states: map[int]byte{}}
+	for pid := 1; pid <= 2; pid++ {
+		f.m.Sessions, f.states[pid] = append(f.m.Sessions, client(pid, stateActive, "")), 'R'
+	}
+	one(t, r.apply(f), RuleProcessors)
 }
 
 // TestStatementAfterAPause: samples before a time without samples are no proof that a statement has not waited.
