@@ -258,7 +258,11 @@ func (s *State) enterFinding(d *Data, key string) Action {
 		case f.Key != key:
 		case f.Rule == source.RuleBlocks || f.Rule == source.RuleDeadlock:
 			s.Page = PageBlocking
-			s.cursor[PageBlocking] = cursor{key: "node:" + strconv.Itoa(f.PID)}
+			node := "node:" + strconv.Itoa(f.PID)
+			if _, xid, ok := strings.Cut(f.Key, "-0-"); ok && f.PID == 0 { // a prepared transaction
+				node += "-" + xid
+			}
+			s.cursor[PageBlocking] = cursor{key: node}
 			return Refresh
 		case f.PID != 0:
 			return s.session(f.PID)

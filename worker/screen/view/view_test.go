@@ -578,6 +578,18 @@ func TestPreparedTransactions(t *testing.T) {
 	}
 }
 
+// TestFindingOfAPreparedTransaction: Enter on the finding selects its row on the page Blocking. Another one comes first.
+func TestFindingOfAPreparedTransaction(t *testing.T) {
+	d := incident()
+	d.Blocking.Nodes = append(d.Blocking.Nodes, source.BlockingNode{XID: 742, Blocks: 1, Directly: 1})
+	d.Findings.Findings[0].Key, d.Findings.Findings[0].PID = source.RuleBlocks+"-0-742", 0
+	s := NewState("")
+	press(s, d, "enter")
+	if s.Page != PageBlocking || s.selected(d) != "node:0-742" {
+		t.Errorf("page %d, %q", s.Page, s.selected(d))
+	}
+}
+
 // TestPanelScrolls: the keys and the wheel begin at the line that the panel shows, also after its end.
 func TestPanelScrolls(t *testing.T) {
 	d := incident()
