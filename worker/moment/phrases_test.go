@@ -302,7 +302,8 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		{replay + "recoveryPausesHere ConditionVariableTimedSleep WaitLatch", "IPC/RecoveryPause", nil, "replays no WAL: replay is paused"},
 		{replay + "ConditionVariableTimedSleep WaitLatch", "", nil, ""},
 		{"StartupProcessMain StartupXLOG recoveryPausesHere ConditionVariableTimedSleep WaitLatch", "IPC/RecoveryPause", nil, "replays no WAL: replay is paused"},
-		{unique, "Lock/transactionid", fields, "waits for 4709, which has inserted, changed or deleted a row of plain with an equal or conflicting key"},
+		// PostgreSQL names the unique index, or the table of an exclusion constraint.
+		{unique, "Lock/transactionid", map[string]string{"relation": "t_pkey", "holder": "4709"}, "waits for 4709, which has inserted, changed or deleted a row with an equal or conflicting key in t_pkey"},
 		{unique, "Lock/transactionid", map[string]string{"holder": "4709"}, "waits for 4709, which has inserted, changed or deleted a row with an equal or conflicting key"},
 		{"PostgresMain ExecInsert _bt_doinsert LockBufferInternal PGSemaphoreLock", "Buffer/BufferExclusive", nil, "waits for a page that another session changes or reads"},
 		{"PostgresMain ExecInsert _bt_doinsert LockBuffer PGSemaphoreLock", "Buffer/BufferShared", nil, "waits for a page that another session changes or reads"},
