@@ -254,6 +254,9 @@ func TestCoverageOfMixedLoad(t *testing.T) {
 func stack(names string) []string {
 	out := strings.Fields(names)
 	slices.Reverse(out)
+	for i := range out {
+		out[i] = strings.TrimPrefix(out[i], "?") // a frame without a name
+	}
 	return out
 }
 
@@ -303,6 +306,9 @@ func TestSimilarSituationsAreNotConfused(t *testing.T) {
 		{replay + "ConditionVariableTimedSleep WaitLatch", "", nil, ""},
 		{"StartupProcessMain StartupXLOG recoveryPausesHere ConditionVariableTimedSleep WaitLatch", "IPC/RecoveryPause", nil, "replays no WAL: replay is paused"},
 		// PostgreSQL names the unique index, or the table of an exclusion constraint.
+		{replay + "WaitForWALToBecomeAvailable XLogFileReadAnyTLI XLogFileRead RestoreArchivedFile ? wait4", "IPC/RestoreCommand", nil, "replays WAL: reads it"},
+		{"StartupProcessMain StartupXLOG PerformWalRecovery ? ? RestoreArchivedFile ? wait4", "IPC/RestoreCommand", nil, "replays WAL: reads it"},
+		{"StartupProcessMain StartupXLOG existsTimeLineHistory RestoreArchivedFile ? wait4", "IPC/RestoreCommand", nil, ""},
 		{unique, "Lock/transactionid", map[string]string{"relation": "t_pkey", "holder": "4709"}, "waits for 4709, which has inserted, changed or deleted a row with an equal or conflicting key in t_pkey"},
 		{unique, "Lock/transactionid", map[string]string{"holder": "4709"}, "waits for 4709, which has inserted, changed or deleted a row with an equal or conflicting key"},
 		{"PostgresMain ExecInsert _bt_doinsert LockBufferInternal PGSemaphoreLock", "Buffer/BufferExclusive", nil, "waits for a page that another session changes or reads"},
