@@ -157,4 +157,6 @@ type LockWait struct {
 	Unknown string `json:"holders_unknown,omitempty"`
 	// Candidates are the ids of processes, one of which may hold the buffer pin; nil: none are known.
 	Candidates []int `json:"may_hold,omitempty"`
+	// MoreCandidates is the number of candidates that are not in Candidates.
+	MoreCandidates int `json:"more_candidates,omitempty"`
 }

@@ -2,6 +2,7 @@ package locks
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,34 @@ func TestKindOfBufferWaits(t *testing.T) {
 		}
 		if pins != 1 {
 			t.Errorf("version %d has %d waits for buffer pins", major, pins)
+		}
+	}
+}
+
+// TestManyCandidates: the reason counts all candidates for a buffer pin, also the ones beyond the end of the list. Process 0 is the
+// startup process, and the others have transactions.
+func TestManyCandidates(t *testing.T) {
+	t.Parallel()
+	for major := oldestMajor; major <= newestMajor; major++ {
+		l, ok := layout.LocksOf(major)
+		if !ok {
+			t.Fatalf("version %d", major)
+		}
+		const base, count = 0x1000, 41
+		f := &fake{base: base, data: make([]byte, (count+1)*l.ProcSize)}
+		r := &Reader{layout: l, mem: f, first: base, count: count}
+		for i := range count {
+			f.put32(at(r.address(i), l.ProcPID), uint32(100+i))
+			f.put32(at(r.address(i), l.ProcLxid), uint32(min(i, 1)))
+		}
+		p := r.parse(f.data[:l.ProcSize], 0)
+		var w Wait
+		r.pin(&w, &p)
+		if len(w.Candidates) != maxCandidates || w.MoreCandidates != count-1-maxCandidates {
+			t.Errorf("version %d: %d candidates, and %d more", major, len(w.Candidates), w.MoreCandidates)
+		}
+		if got := w.pinReason(); !strings.Contains(got, "one of 101, 102, 103, 104, 105 and 35 others may hold it") {
+			t.Errorf("version %d: %q", major, got)
 		}
 	}
 }

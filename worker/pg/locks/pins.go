@@ -44,10 +44,14 @@ func (r *Reader) pin(w *Wait, p *proc) {
 		q := r.parse(one, i)
 		switch {
 		case i == p.index && (q.pid != p.pid || q.event != p.event):
-			w.Reason, w.Page, w.Candidates = errChanged.Error(), nil, nil
+			w.Reason, w.Page, w.Candidates, w.MoreCandidates = errChanged.Error(), nil, nil, 0
 			return
-		case i == p.index, q.pid <= 0, q.lxid == 0, len(w.Candidates) >= maxCandidates:
+		case i == p.index, q.pid <= 0, q.lxid == 0:
 		case page != nil && (holders[i] || r.locksOutside(one, page)), page == nil && r.replays(b[0], p.index):
+			if len(w.Candidates) >= maxCandidates {
+				w.MoreCandidates++
+				continue
+			}
 			w.Candidates = append(w.Candidates, q.pid)
 		}
 	}
@@ -175,7 +179,7 @@ func (w *Wait) pinReason() string {
 		}
 		has, have = "has a lock on "+locked, "have locks on "+locked
 	}
-	switch n := len(w.Candidates); {
+	switch n := len(w.Candidates) + w.MoreCandidates; {
 	case w.Reason != noPinHolders, n == 0 && w.Page == nil:
 		return w.Reason
 	case n == 0:

@@ -58,6 +58,8 @@ type Wait struct {
 	// which the candidates and the waiting process have locks; nil: it is not known.
 	Candidates []int `json:"candidates,omitempty"`
 	Page       *Tag  `json:"page,omitempty"`
+	// MoreCandidates counts the candidates that are not in Candidates.
+	MoreCandidates int `json:"more_candidates,omitempty"`
 	// Omitted counts the blockers that are not in Blockers, because the Moment has too many blockers.
 	Omitted int `json:"omitted,omitempty"`
 	// Reason says why the blockers are not known. It is empty if Blockers is complete.

@@ -96,7 +96,9 @@ func forest(roots []*locks.Node) []*moment.Node {
 }
 
 func lockWait(w *locks.Wait) moment.LockWait {
-	l := moment.LockWait{PID: w.PID, Lock: string(w.Kind), Since: timeOrNil(w.Since), Unknown: w.Reason, Candidates: w.Candidates}
+	l := moment.LockWait{
+		PID: w.PID, Lock: string(w.Kind), Since: timeOrNil(w.Since), Unknown: w.Reason, Candidates: w.Candidates, MoreCandidates: w.MoreCandidates,
+	}
 	if w.Tag != nil {
 		l.Lock, l.Object, l.Relation, l.Mode = w.Tag.Type, object(w.Tag), w.Tag.Name, w.Mode.String()
 	}

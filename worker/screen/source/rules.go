@@ -258,7 +258,7 @@ func (r *rules) pins(f *facts, b *Blocking, sessions map[int]*moment.Session) (l
 			continue
 		}
 		find.Since, find.Detail = since, s.Query
-		holder := fmt.Sprintf("one of %d processes may hold it", len(n.Waits[w].Candidates))
+		holder := fmt.Sprintf("one of %d processes may hold it", len(n.Waits[w].Candidates)+n.Waits[w].MoreCandidates)
 		if pids := n.Waits[w].Candidates; len(pids) == 1 {
 			if holder = fmt.Sprintf("PID %d may hold it", pids[0]); sessions[pids[0]] != nil {
 				holder = sessionName(f.m.Time, sessions[pids[0]]) + " may hold it"

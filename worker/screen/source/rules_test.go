@@ -171,6 +171,10 @@ func TestBufferPin(t *testing.T) {
 	if f := one(t, r.apply(&facts{m: m}), RulePin); f.Text != "PID 1 waits for a buffer pin, a page in use: one of 2 processes may hold it" {
 		t.Errorf("%q", f.Text)
 	}
+	m.Blocking[0].Waits[0].MoreCandidates = 38
+	if f := one(t, r.apply(&facts{m: m}), RulePin); !strings.HasSuffix(f.Text, "one of 40 processes may hold it") {
+		t.Errorf("%q", f.Text)
+	}
 	m.Blocking[0].Waits[0].Candidates = nil
 	if list := only(r.apply(&facts{m: m}), RulePin); len(list) != 0 {
 		t.Errorf("%+v", list)
