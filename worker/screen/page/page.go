@@ -17,7 +17,9 @@ import (
 	"sync"
 	"time"
 
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 )
@@ -27,6 +29,7 @@ const (
 	lease       = 10 * time.Second // from the last request to the end of sampling
 	keep        = 2 * time.Minute  // from the end of sampling to the release of the samples
 	firstSample = 3 * time.Second  // longest wait of a request for the first sample
+	openWait    = 15 * time.Second // longest wait of a request until the source is open
 	maxFilter   = 8
 	maxKey      = 4 << 10
 )
@@ -39,18 +42,28 @@ type Page struct {
 	open func() (source.Source, error)
 	idle time.Duration // time from the last request to the end of sampling: lease, except in tests
 	keep time.Duration
+	wait time.Duration // openWait, except in tests
 
 	mu      sync.Mutex
 	src     source.Source
-	end     func() // ends the sampling; nil: the server is not sampled now
+	opening *opening // nil: the source is not being opened
+	end     func()   // ends the sampling; nil: the server is not sampled now
 	changed <-chan struct{}
 	timer   *time.Timer
 	turn    int // number of the newest timer; rest ignores earlier timers that have fired already
 }
 
+// opening is a call of Page.open. Its err is set when done is closed.
+type opening struct {
+	done chan struct{}
+	err  error
+}
+
 // New returns a page. The page calls the function open, which opens the source, at a reader's first request, and again at the
 // first request after it has released the source (see keep).
-func New(open func() (source.Source, error)) *Page { return &Page{open: open, idle: lease, keep: keep} }
+func New(open func() (source.Source, error)) *Page {
+	return &Page{open: open, idle: lease, keep: keep, wait: openWait}
+}
 
 // Files answers with the files of the page: HTML, CSS and JavaScript, which have no data of the server.
 func (p *Page) Files() http.Handler {
@@ -178,13 +191,18 @@ func needsOperator(text string) bool {
 // waits for the first sample, at most firstSample.
 func (p *Page) watch(ctx context.Context) (source.Source, error) {
 	p.mu.Lock()
-	if p.src == nil {
-		src, err := p.open()
-		if err != nil {
-			p.mu.Unlock()
+	for p.src == nil {
+		o := p.opening
+		if o == nil {
+			o = &opening{done: make(chan struct{})}
+			p.opening = o
+			go p.openSource(o)
+		}
+		p.mu.Unlock()
+		if err := o.await(ctx, p.wait); err != nil {
 			return nil, err
 		}
-		p.src = src
+		p.mu.Lock()
 	}
 	began := p.end == nil
 	if began {
@@ -206,6 +224,39 @@ func (p *Page) watch(ctx context.Context) (source.Source, error) {
 		}
 	}
 	return src, nil
+}
+
+// openSource calls p.open, and keeps the source for p.keep if no request waits for it any more.
+func (p *Page) openSource(o *opening) {
+	var src source.Source
+	o.err = host.Catch("screen", func() (err error) {
+		src, err = p.open()
+		return err
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.opening = nil; o.err == nil {
+		p.src = src
+		p.after(p.keep)
+	}
+	close(o.done)
+}
+
+// await waits until the source is open, at most for the time longest, and not longer than ctx.
+func (o *opening) await(ctx context.Context, longest time.Duration) error {
+	late := time.NewTimer(longest)
+	defer late.Stop()
+	select {
+	case <-o.done:
+		if p := (*host.Panic)(nil); errors.As(o.err, &p) {
+			panic(p) // for the shield of the request
+		}
+		return o.err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-late.C:
+		return fmt.Errorf("the data of the server could not be opened in %s: a disk or the server does not answer", units.Age(longest))
+	}
 }
 
 // after makes a timer that calls rest when the time d has passed. A later call of the method after replaces the timer.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/report/units"
 )
@@ -84,7 +85,8 @@ type earlierSource struct {
 
 // earlierTimes keeps the spans and moments that were read last from the recorder's files.
 type earlierTimes struct {
-	mu      sync.Mutex // locked while files are read, so that only one span is read at a time
+	gate // locked while files are read, so that only one span is read at a time
+
 	spans   []*recordedSweeps
 	moments []*recordedMoment
 }
@@ -110,22 +112,18 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 		x.describe(l, at)
 		return x, nil
 	}
-	l.earlier.mu.Lock()
-	defer l.earlier.mu.Unlock()
-	if err := ctx.Err(); err != nil { // the caller gave up while it waited until another span was read
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, readTime)
-	defer cancel()
-	x, err := &earlierSource{live: l}, error(nil)
-	switch {
-	case !own.IsZero() && !s.From.Before(own): // the whole span has samples in memory
-	case s.To.Sub(s.From) <= sweepsSpan:
-		x.sweeps, err = l.readSweeps(ctx, s)
-	default:
-		err = l.extend(ctx, s)
-	}
-	if err == nil {
+	x := &earlierSource{live: l}
+	err := l.readEarlier(ctx, func(ctx context.Context) (err error) {
+		switch {
+		case !own.IsZero() && !s.From.Before(own): // the whole span has samples in memory
+		case s.To.Sub(s.From) <= sweepsSpan:
+			x.sweeps, err = l.readSweeps(ctx, s)
+		default:
+			err = l.extend(ctx, s)
+		}
+		if err != nil {
+			return err
+		}
 		x.at, err = l.readMoment(ctx, at)
 		if newest := x.newest(s); errors.Is(err, errNothing) && !chosen && !newest.IsZero() { // show the newest sample of the span
 			x.at, err = l.readMoment(ctx, newest)
@@ -133,7 +131,8 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 		if errors.Is(err, errNothing) {
 			x.reason, err = l.nothingAt(at), nil
 		}
-	}
+		return err
+	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("the recorded span could not be read in %s: choose a shorter one", units.Age(readTime))
@@ -142,6 +141,32 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	}
 	x.describe(l, at)
 	return x, nil
+}
+
+// readEarlier calls read, which reads the recorder's files, when no other such call runs. If the disk does not answer, it returns the
+// error of a context after readTime, or when ctx ends, while read continues: then the caller must not use its results.
+func (l *Live) readEarlier(ctx context.Context, read func(context.Context) error) error {
+	wait, stop := context.WithTimeout(ctx, readTime)
+	defer stop()
+	if err := l.earlier.enter(wait); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		defer l.earlier.leave()
+		done <- host.Catch("history", func() error { return read(ctx) })
+	}()
+	select {
+	case err := <-done:
+		if p := (*host.Panic)(nil); errors.As(err, &p) {
+			panic(p) // for the shield of the caller
+		}
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // nothingAt returns the error for a moment without a sweep. It says when the recorded files begin, if they begin later.
@@ -310,7 +335,7 @@ type recordedMoment struct {
 	findings *Findings
 	stacks   map[int]int64 // number of the newest recorded stack, by process id
 	stackAt  map[int]time.Time
-	reader   *store.Reader
+	reader   *store.Reader // guarded by the gate of Live.earlier
 }
 
 // readMoment reads the newest sweeps before a moment, or returns the result of an earlier call if no sweep can be missing in it.
@@ -462,11 +487,11 @@ func (x *earlierSource) Stack(ctx context.Context, pid int) (*Stack, error) {
 		return nil, fmt.Errorf("no stack of this process was recorded in the %s before the moment", units.Age(momentSpan))
 	}
 	at := x.at.stackAt[pid]
-	x.at.mu.Lock()
-	defer x.at.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, readTime)
-	defer cancel()
-	found, err := x.at.reader.Stacks(ctx, at.Add(-time.Hour), at.Add(time.Second), map[int64]bool{id: true})
+	var found map[int64]store.Stack
+	err := x.live.readEarlier(ctx, func(ctx context.Context) (err error) {
+		found, err = x.at.reader.Stacks(ctx, at.Add(-time.Hour), at.Add(time.Second), map[int64]bool{id: true})
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

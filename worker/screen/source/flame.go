@@ -384,8 +384,6 @@ func (l *Live) Flame(ctx context.Context, q Query, side Side) (*Flame, error) {
 // watchStacks, and the recorder takes no stacks. It returns a channel that is closed at the end of the round; nil: no round
 // was started.
 func (l *Live) firstStacks() <-chan struct{} {
-	l.reading.Lock()
-	defer l.reading.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last == nil || l.wantsStacks() || time.Since(l.following.stacks) < time.Minute {

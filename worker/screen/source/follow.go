@@ -32,7 +32,7 @@ type following struct {
 	looked time.Time
 	seen   map[session]*moment.Session // sessions that this program itself read last, at the time looked
 	frames map[int64][]string          // by number of the stack, guarded by Live.mu; empty: the files do not have the stack
-	stacks time.Time                   // time of the newest sweep with a stack
+	stacks time.Time                   // time of the newest sweep with a stack, guarded by Live.mu
 }
 
 // runs reports whether the newest sweep is so fresh that the recorder must be running. A sweep is later than now if the clock was set
@@ -52,7 +52,9 @@ func (l *Live) follow() bool {
 		w.f = l.recorded.Load().reader.Follow(now.Add(-followBack))
 	}
 	var sweeps []*store.Sweep
+	done := l.reads()
 	left, err := w.f.Next(followBudget, func(s *store.Sweep) { sweeps = append(sweeps, s) })
+	done()
 	if err != nil || len(sweeps) == 0 {
 		return err == nil && w.runs(now) && l.reader != nil
 	}
@@ -242,29 +244,33 @@ func (k *stackLog) framesOf(stack []uint32, found map[int64]store.Stack) []strin
 
 // nameStacks reads the frames of recorded stacks that have only a number.
 func (l *Live) nameStacks(ctx context.Context) error {
-	if l.recorded.Load() == nil {
+	unknownStacks := func() map[int64]bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.past.stacks.unknownStacks()
+	}
+	if l.recorded.Load() == nil || len(unknownStacks()) == 0 {
 		return nil
 	}
-	l.earlier.mu.Lock()
-	defer l.earlier.mu.Unlock()
-	l.mu.Lock()
-	unknown := l.past.stacks.unknownStacks()
-	l.mu.Unlock()
-	if len(unknown) == 0 {
+	err := l.readEarlier(ctx, func(ctx context.Context) error {
+		unknown, now := unknownStacks(), time.Now() // another reader may have named them meanwhile
+		if len(unknown) == 0 {
+			return nil
+		}
+		found, err := l.recorded.Load().reader.Stacks(ctx, now.Add(-2*time.Hour), now, unknown)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.past.stacks.setFrames(found)
+		for id := range unknown { // keep the frames, because later sweeps can have the same stacks
+			l.following.keepFrames(id, append([]string{}, found[id].Frames...))
+		}
 		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, readTime)
-	defer cancel()
-	now := time.Now()
-	found, err := l.recorded.Load().reader.Stacks(ctx, now.Add(-2*time.Hour), now, unknown)
+	})
 	if err != nil {
 		return errors.New("the recorded stacks could not be read: " + err.Error())
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.past.stacks.setFrames(found)
-	for id := range unknown { // keep the frames, because later sweeps can have the same stacks
-		l.following.keepFrames(id, append([]string{}, found[id].Frames...))
 	}
 	return nil
 }

@@ -31,7 +31,8 @@ const (
 	maxKernel   = 8               // processes whose kernel function is read
 	watchStacks = 5 * time.Second // stacks are taken for this time after the last request for phrases or stacks
 	costSpan    = 5 * time.Second // shortest time over which the processor time of this program is measured
-	reachWait   = time.Second     // longest wait of an answer for recorded minutes
+	reachWait   = time.Second     // longest wait of an answer for recorded minutes, and for the end of a sample
+	filesWait   = 3 * time.Second // wait of a sample for the recorder's files after which the screen shows an error
 )
 
 // Options of a live source.
@@ -58,7 +59,7 @@ type Live struct {
 	o Options
 	// recorded is Options.Recorded, or what Options.FindRecorded has found; nil: there is no recorder.
 	recorded atomic.Pointer[Recorded]
-	reading  sync.Mutex // guards reader, max, began, searched and following; locked before mu
+	reading  gate // guards reader, max, began, searched and following; locked before mu
 	reader   *state.Reader
 	max      int
 	began    usage
@@ -66,6 +67,7 @@ type Live struct {
 	searched time.Time
 
 	mu       sync.Mutex
+	server   *cluster.Cluster // the server that reader reads; nil: it does not run
 	past     past
 	rules    rules
 	info     Info
@@ -80,7 +82,7 @@ type Live struct {
 	uses      uses
 	outside   bool      // the server is in another PID namespace; guarded by mu
 	memories  memories  // guarded by reading
-	following following // guarded by reading
+	following following // guarded by reading, except two fields
 	earlier   earlierTimes
 }
 
@@ -105,9 +107,9 @@ func NewLive(o Options) (*Live, error) {
 	}
 	if o.Recorded != nil {
 		l.info.Recorded, l.past.gap = o.Recorded.Dir(), reasonNeither
-		l.reading.Lock()
+		_ = l.reading.enter(context.Background()) // no other goroutine has the source yet
 		runs := l.follow()
-		l.reading.Unlock()
+		l.reading.leave()
 		if !runs {
 			o.Recorded.fill(time.Now(), &l.past, &l.rules)
 		}
@@ -130,6 +132,7 @@ func (l *Live) open() error {
 	processors := processorsOf(c.PostmasterPID)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.server = &c
 	l.info.Ended, l.info.DataDir, l.info.Version, l.info.Port = false, c.DataDir, c.Version, c.Port
 	l.info.Started, l.info.MaxConnections, l.info.Processors = &started, l.max, processors
 	l.outside = c.Outside()
@@ -211,8 +214,8 @@ func (l *Live) failed(err error) {
 // Sample takes one sample. The source itself calls Sample while there are watchers. If a recorder runs, Sample takes the
 // recorder's new sweeps as samples. After a restart of the server, Sample finds the new server.
 func (l *Live) Sample() error {
-	l.reading.Lock()
-	defer l.reading.Unlock()
+	_ = l.reading.enter(context.Background())
+	defer l.reading.leave()
 	l.search()
 	if l.follow() {
 		l.mu.Lock()
@@ -227,6 +230,7 @@ func (l *Live) Sample() error {
 		l.reader = nil
 		if err := l.open(); err != nil {
 			l.mu.Lock()
+			l.server = nil
 			l.info.Ended = errors.Is(err, cluster.ErrNotRunning) || errors.Is(err, cluster.ErrNotDataDir) // it can be removed too
 			l.mu.Unlock()
 			return err
@@ -258,7 +262,9 @@ func (l *Live) search() {
 		return
 	}
 	l.searched = time.Now()
+	done := l.reads()
 	r := l.o.FindRecorded()
+	done()
 	if r == nil {
 		return
 	}
@@ -271,6 +277,15 @@ func (l *Live) search() {
 	l.following.f = r.reader.Follow(after)
 	l.info.Recorded, l.past.gap = r.Dir(), reasonNeither
 	l.recorded.Store(r)
+}
+
+// reads makes the wait for the recorder's files an error on the screen if it lasts for more than filesWait. The caller calls done at the
+// end of the wait. The next sample removes the error.
+func (l *Live) reads() (done func() bool) {
+	return time.AfterFunc(filesWait, func() {
+		l.failed(fmt.Errorf("the recorder's files could not be read in %s", units.Age(filesWait)))
+		l.changed()
+	}).Stop
 }
 
 // wantsStacks reports whether a reader has requested stacks or phrases within the last watchStacks.
@@ -449,10 +464,12 @@ func (l *Live) reach(ctx context.Context, from time.Time) error {
 // reachBack reads the recorded minutes between the times from and own, and then closes the channel in the parameter read.
 func (l *Live) reachBack(from, own time.Time, read chan<- struct{}) {
 	err := host.Catch("history", func() error {
-		l.earlier.mu.Lock()
-		defer l.earlier.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), 4*readTime)
 		defer cancel()
+		if err := l.earlier.enter(ctx); err != nil {
+			return err
+		}
+		defer l.earlier.leave()
 		return l.extend(ctx, Span{from, own})
 	})
 	l.mu.Lock()

@@ -37,7 +37,7 @@ func (l *Live) Plan(ctx context.Context, pid int) (*Plan, error) {
 	defer target.Held.Release()
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	at, progress := time.Now(), l.progress(pid)
+	at, progress := time.Now(), l.progress(ctx, pid)
 	plans, err := l.o.Capturer.Plans(ctx, target, true)
 	if err != nil && progress != nil { // a utility command mostly has no plan
 		return &Plan{Time: at, Levels: []PlanLevel{{Reason: err.Error()}}, Progress: progress}, nil

@@ -2,6 +2,7 @@ package source
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -29,10 +30,14 @@ type ProgressColumn struct {
 	Value string `json:"value"`
 }
 
-// progress returns the progress that a process reports in the newest sample; nil: it reports none.
-func (l *Live) progress(pid int) *Progress {
-	l.reading.Lock()
-	defer l.reading.Unlock()
+// progress returns the progress that a process reports in the newest sample; nil: it reports none, or a sample does not end.
+func (l *Live) progress(ctx context.Context, pid int) *Progress {
+	ctx, cancel := context.WithTimeout(ctx, reachWait)
+	defer cancel()
+	if l.reading.enter(ctx) != nil {
+		return nil
+	}
+	defer l.reading.leave()
 	var s *moment.Session
 	at, version := time.Time{}, 0
 	l.mu.Lock()

@@ -65,9 +65,9 @@ func (k *stacks) addPhrases(m *moment.Moment) {
 }
 
 // take starts a round for the active sessions of a moment, unless the source takes no stacks, a round is running, or the last
-// round began less than roundsEvery ago. The caller must have locked l.reading and l.mu.
+// round began less than roundsEvery ago. The caller must have locked l.mu.
 func (k *stacks) take(l *Live, m *moment.Moment) {
-	if k.busy || l.o.Capturer == nil || l.reader == nil || time.Since(k.began) < roundsEvery {
+	if k.busy || l.o.Capturer == nil || l.server == nil || time.Since(k.began) < roundsEvery {
 		return
 	}
 	var active []*moment.Session
@@ -86,7 +86,7 @@ func (k *stacks) take(l *Live, m *moment.Moment) {
 		from = 0
 	}
 	k.next = (from + stacksPerSample) % len(active)
-	go l.round(l.reader.Cluster(), active, from)
+	go l.round(*l.server, active, from)
 }
 
 // round takes the stacks of at most stacksPerSample of the active sessions, beginning with the index from. It stores the
@@ -171,12 +171,12 @@ func (l *Live) trace(ctx context.Context, c cluster.Cluster, pid int) (*backtrac
 
 // current returns the running server. It returns an error if the server does not run.
 func (l *Live) current() (cluster.Cluster, error) {
-	l.reading.Lock()
-	defer l.reading.Unlock()
-	if l.reader == nil {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.server == nil {
 		return cluster.Cluster{}, errors.New("the server does not run")
 	}
-	return l.reader.Cluster(), nil
+	return *l.server, nil
 }
 
 // Stack implements Prober.Stack.
