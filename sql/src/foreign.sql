@@ -26,11 +26,22 @@ WITH RECURSIVE made (classid, objid) AS (   -- the members of the extension, and
             'WHERE (state = ''queued''::text)'),
         ('request_queued', 'CREATE INDEX request_queued ON backtrace.request USING btree (id) '     -- version 1.1
             'WHERE (state = ''queued''::text)')
-), foreign_object (classid, objid) AS (
-    SELECT d.classid, d.objid   -- of any class: functions, operators, tables, other extensions, default privileges, ...
+), dependent (classid, objid) AS (   -- on schema backtrace
+    SELECT d.classid, d.objid
     FROM made m JOIN pg_depend d ON d.refclassid = m.classid AND d.refobjid = m.objid
     WHERE m.classid = 'pg_namespace'::regclass
-      AND NOT EXISTS (SELECT FROM made x WHERE x.classid = d.classid AND x.objid = d.objid)
+      -- These are never in a schema by themselves.
+      AND d.classid <> ALL ('{pg_attrdef,pg_constraint,pg_policy,pg_publication_rel,pg_rewrite,pg_trigger}'::regclass[])
+    EXCEPT
+    SELECT m.classid, m.objid FROM made m
+), foreign_object (classid, objid) AS (
+    -- Of any class: functions, operators, tables, other extensions, default privileges, ...  Each role may also name the
+    -- schema in an expression, as 'backtrace'::regnamespace in a temporary view.  The object with this expression depends on
+    -- the schema, too, but is in another schema.
+    SELECT d.classid, d.objid
+    FROM dependent d LEFT JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) i ON true
+    WHERE (i.schema = quote_ident('backtrace')
+           OR d.classid IN ('pg_extension'::regclass, 'pg_default_acl'::regclass, to_regclass('pg_publication_namespace')))
       -- Each role may set default privileges for its objects in any schema.
       AND NOT EXISTS (SELECT FROM pg_default_acl a JOIN pg_extension e ON e.extname = 'pg_stat_backtrace'
                       WHERE d.classid = 'pg_default_acl'::regclass AND a.oid = d.objid AND a.defaclrole <> e.extowner)

@@ -341,7 +341,35 @@ func TestStrange(t *testing.T) {
 					"CREATE CAST (app.t AS pg_stat_backtrace) WITH FUNCTION app.c(app.t) AS IMPLICIT; RESET ROLE; " +
 					"REVOKE USAGE ON TYPE pg_stat_backtrace FROM webapp", "",
 			},
+			// The same holds for expressions that name the schema, and for uses of the types and tables that each role may use.
+			{"SET ROLE webapp; CREATE TEMP VIEW v AS SELECT 'backtrace'::regnamespace; RESET ROLE", ""},
+			{
+				`SET ROLE webapp;
+				CREATE TABLE app.d (n regnamespace DEFAULT 'backtrace' CHECK (n <> 'backtrace'::regnamespace),
+					g bool GENERATED ALWAYS AS (n = 'backtrace'::regnamespace) STORED);
+				CREATE INDEX ON app.d ((n = 'backtrace'::regnamespace)); CREATE INDEX ON app.d (g) WHERE n = 'backtrace'::regnamespace;
+				CREATE STATISTICS app.s ON (n = 'backtrace'::regnamespace), g FROM app.d;
+				CREATE POLICY p ON app.d USING (n = 'backtrace'::regnamespace);
+				CREATE TRIGGER t BEFORE UPDATE ON app.d FOR EACH ROW WHEN (NEW.n = 'backtrace'::regnamespace) EXECUTE FUNCTION app.f();
+				CREATE RULE r AS ON INSERT TO app.d WHERE NEW.n = 'backtrace'::regnamespace DO INSTEAD NOTHING;
+				CREATE TABLE app.parts (n regnamespace) PARTITION BY LIST ((n = 'backtrace'::regnamespace));
+				CREATE DOMAIN app.n AS regnamespace DEFAULT 'backtrace' CHECK (VALUE = 'backtrace'::regnamespace);
+				CREATE FUNCTION app.n(n regnamespace DEFAULT 'backtrace') RETURNS regnamespace LANGUAGE sql
+				BEGIN ATOMIC SELECT 'backtrace'::regnamespace; END;
+				CREATE MATERIALIZED VIEW app.m AS SELECT 'backtrace'::regnamespace; RESET ROLE;
+				DO $$BEGIN IF current_setting('server_version_num')::int >= 150000 THEN
+					EXECUTE 'CREATE PUBLICATION p FOR TABLE app.d WHERE (n = ''backtrace''::regnamespace)'; END IF; END$$`, "",
+			},
+			{
+				`SET ROLE webapp; CREATE TABLE app.typed OF backtrace.answer; CREATE TABLE app.c (t backtrace.token, a backtrace.answer[]);
+				CREATE VIEW app.v AS SELECT r.id, 'backtrace.request'::regclass, 'backtrace.served()'::regprocedure, 'backtrace.answer'::regtype
+				FROM backtrace.request r;
+				CREATE FUNCTION app.a(backtrace.answer) RETURNS bigint LANGUAGE sql BEGIN ATOMIC
+				SELECT count(*) FROM backtrace.request; END; ALTER FUNCTION app.a DEPENDS ON EXTENSION pg_stat_backtrace; RESET ROLE`, "",
+			},
+			{"CREATE VIEW backtrace.v AS SELECT 'backtrace'::regnamespace", "view backtrace.v is"},
 			{"CREATE EXTENSION pgcrypto SCHEMA backtrace", "function backtrace.crypt(text,text) is"},
+			{"CREATE EXTENSION pgcrypto SCHEMA backtrace", "extension pgcrypto is"},
 		} {
 			run(t, c, "BEGIN; "+change.sql+"; SET LOCAL search_path = pg_catalog")
 			found, err := queue.Strange(t.Context(), c)
@@ -437,6 +465,7 @@ func TestScriptsRefuse(t *testing.T) {
 		run(t, c, "CREATE SCHEMA backtrace AUTHORIZATION gardener")
 		refused("CREATE EXTENSION pg_stat_backtrace", `schema "backtrace" already exists`, "role gardener")
 		run(t, c, "DROP SCHEMA backtrace; CREATE EXTENSION pg_stat_backtrace VERSION '1.0'")
+		run(t, c, "CREATE TEMP VIEW own AS SELECT 'backtrace'::regnamespace") // prevents no update
 		update := func(to, plant, uproot string, names ...string) {
 			t.Helper()
 			run(t, c, plant)
