@@ -80,6 +80,15 @@ func TestRunningPlanOfFunctions(t *testing.T) {
 		boss := s.connect(t, s.User, "postgres")
 		boss.run(t, `CREATE ROLE caller LOGIN; GRANT EXECUTE ON FUNCTION pg_get_running_plan(int, text) TO caller;
 			CREATE TABLE payroll AS SELECT 1 AS a; CREATE TABLE wages AS SELECT 1 AS a; GRANT SELECT, INSERT ON wages TO caller;
+			GRANT SELECT ON payroll TO caller; -- a procedure of another owner cannot COMMIT
+			CREATE PROCEDURE held() LANGUAGE plpgsql AS $$DECLARE r record; BEGIN
+				FOR r IN EXECUTE 'SELECT CASE WHEN i > 20 THEN pg_sleep(600) END, ''token'' FROM payroll, generate_series(1, 30) i'
+				LOOP COMMIT; END LOOP; END$$;
+			CREATE PROCEDURE undone() LANGUAGE plpgsql AS $$DECLARE r record; BEGIN
+				FOR r IN EXECUTE 'SELECT CASE WHEN i > 20 THEN pg_sleep(600) END, ''token'' FROM payroll, generate_series(1, 30) i'
+				LOOP ROLLBACK; END LOOP; END$$;
+			CREATE FUNCTION hold() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS
+				$$BEGIN EXECUTE 'DECLARE h CURSOR WITH HOLD FOR SELECT pg_sleep(600), ''token'' FROM payroll'; END$$;
 			CREATE PROCEDURE secret() LANGUAGE plpgsql SECURITY DEFINER AS
 				$$BEGIN EXECUTE 'SELECT pg_sleep(600), ''token'' FROM payroll'; END$$;
 			CREATE PROCEDURE cursor() LANGUAGE plpgsql SECURITY DEFINER AS
@@ -100,6 +109,9 @@ func TestRunningPlanOfFunctions(t *testing.T) {
 			{"CALL plain()", ""},
 			{"BEGIN; INSERT INTO wages VALUES (2); COMMIT", ""},
 			{"BEGIN; SELECT opened(); FETCH c", ""},
+			{"CALL held()", ""},
+			{"CALL undone()", ""},
+			{"BEGIN; SELECT hold(); COMMIT", ""},
 			{"SELECT pg_sleep(600), 'token' FROM wages", "wages"},
 			{"PREPARE own AS SELECT pg_sleep(600), 'token' FROM wages; EXECUTE own", "wages"},
 			{"EXPLAIN ANALYZE SELECT pg_sleep(600), 'token' FROM wages", "wages"},

@@ -69,12 +69,15 @@ func Functions() []string {
 
 // runners are the functions by which functions, procedures and triggers run statements: the language SQL, and SPI. SPI_cursor_fetch
 // and similar functions end with a jump, so they have no frame. PortalRunFetch stands for them. It also runs the client's FETCH, whose
-// cursor may belong to a function. A parallel worker does not know whether a function of its leader runs the statement.
+// cursor may belong to a function. At COMMIT and ROLLBACK, PersistHoldablePortal runs the rest of cursors WITH HOLD and of the loops of
+// a procedure. A compiler may have inlined it into its callers, so they are in the list. A parallel worker does not know whether a
+// function of its leader runs the statement.
 //
 //nolint:gochecknoglobals // a table
 var runners = []string{
 	"fmgr_sql", "SPI_execute", "SPI_execute_extended", "SPI_execute_plan", "SPI_execute_plan_extended",
 	"SPI_execute_plan_with_paramlist", "SPI_execute_snapshot", "SPI_execute_with_args", "PortalRunFetch", "ParallelQueryMain",
+	"PersistHoldablePortal", "HoldPinnedPortals", "PreCommit_Portals",
 }
 
 const (
