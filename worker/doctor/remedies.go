@@ -45,9 +45,24 @@ type place struct {
 	primary                   string // host and port of a standby's primary; empty: not known
 }
 
-// placeOf reads the facts about a connection.
+// receiveRaw makes the server send all texts as they are. Names of databases and roles have the encoding of the database in which
+// they were given. The server would refuse to convert a byte that has no equivalent, and the checks would end.
+func receiveRaw(ctx context.Context, conn *pgx.Conn) error {
+	if conn.PgConn().ParameterStatus("server_encoding") == "UTF8" {
+		return nil // the server does not convert
+	}
+	if _, err := conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'"); err != nil {
+		return fmt.Errorf("setting client_encoding: %w", err)
+	}
+	return nil
+}
+
+// placeOf reads the facts about a connection. It also makes the server send all texts of this connection as they are.
 func placeOf(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (p place, err error) {
 	p = place{c: c, host: conn.Config().Host}
+	if err := receiveRaw(ctx, conn); err != nil {
+		return p, err
+	}
 	err = conn.QueryRow(ctx, `SELECT current_database(), pg_catalog.pg_is_in_recovery(),
 		coalesce((SELECT rolname FROM pg_catalog.pg_roles WHERE rolsuper AND rolcanlogin ORDER BY oid LIMIT 1), ''),
 		coalesce((SELECT sender_host || ', port ' || sender_port FROM pg_catalog.pg_stat_wal_receiver), '')`).

@@ -9,6 +9,7 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/report/table"
 	"pg_stat_backtrace/worker/report/units"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // Report has the findings of all checks.
@@ -16,7 +17,13 @@ type Report struct {
 	findings []finding
 }
 
-func (r *Report) add(findings ...finding) { r.findings = append(r.findings, findings...) }
+// add adds findings. Their texts may have names that are not in UTF-8: such bytes become \xNN.
+func (r *Report) add(findings ...finding) {
+	for _, f := range findings {
+		f.text = spool.Text([]byte(f.text))
+		r.findings = append(r.findings, f)
+	}
+}
 
 // count returns the number of findings with a mark.
 func (r *Report) count(m mark) (n int) {
