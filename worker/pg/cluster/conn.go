@@ -119,10 +119,12 @@ func (o *ConnOptions) configure() (*pgx.ConnConfig, []string, error) {
 	return config, notes, nil
 }
 
-// supervise sets what the main session and the fallback connection have in common: the statement timeout, and the
-// cancel request when a context ends.
+// supervise sets what the main session and the fallback connection have in common: the statement timeout, the memory for the
+// lists of sessions with their query texts, and the cancel request when a context ends.
 func (o *ConnOptions) supervise(config *pgx.ConnConfig) {
 	config.RuntimeParams["statement_timeout"] = strconv.FormatInt(o.StatementTimeout.Milliseconds(), 10)
+	// With less memory, the server would write temporary files every two seconds if it has thousands of sessions.
+	config.RuntimeParams["work_mem"] = "64MB"
 	// When a context ends, the statement is cancelled. pgx's default is to close the session. One caller that cancels
 	// often would then make all others wait for new sessions.
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {

@@ -52,7 +52,7 @@ type database struct {
 	// other sessions in the database end.
 	wanted bool
 	// limit is the database's CONNECTION LIMIT; below 0: no limit. others is the number of sessions of other programs in the
-	// database.
+	// database; 0 if no database has a limit.
 	limit, others int
 }
 
@@ -193,6 +193,8 @@ const recoverySQL = `SELECT pg_catalog.pg_is_in_recovery()`
 // session has been executing a statement for more than 0.2 seconds: a command that waits for the worker's sessions
 // waits for up to five seconds. Sessions whose state the worker cannot see are treated as active.
 //
+// The sessions of all databases are counted at once, and only if a database has a CONNECTION LIMIT.
+//
 // The name is fetched in bytes: it has the encoding of the database in which it was given.
 var databaseSQL = `
 WITH active AS MATERIALIZED (
@@ -206,14 +208,17 @@ WITH active AS MATERIALIZED (
     WHERE (SELECT EXISTS (SELECT FROM active))
       AND l.locktype = 'object' AND l.classid = 'pg_catalog.pg_database'::pg_catalog.regclass
       AND l.mode IN ('ShareLock', 'AccessExclusiveLock')
+), used AS MATERIALIZED (
+    SELECT a.datid, count(*) AS n FROM pg_catalog.pg_stat_activity a
+    WHERE (SELECT EXISTS (SELECT FROM pg_catalog.pg_database x WHERE x.datconnlimit >= 0))
+      AND a.usesysid IS NOT NULL AND a.pid <> ALL ($1::int[])
+      AND coalesce(a.backend_type, 'client backend') IN ('client backend', 'walsender')
+    GROUP BY a.datid
 )
 SELECT d.oid, ` + cluster.RawText("d.datname") + `, d.oid IN (SELECT k.objid FROM locked k),
-       d.datconnlimit, CASE WHEN d.datconnlimit < 0 THEN 0 ELSE (
-           SELECT count(*) FROM pg_catalog.pg_stat_activity a
-           WHERE a.datid = d.oid AND a.usesysid IS NOT NULL AND a.pid <> ALL ($1::int[])
-             AND coalesce(a.backend_type, 'client backend') IN ('client backend', 'walsender')) END,
+       d.datconnlimit, coalesce(u.n, 0),
        d.datallowconn AND NOT d.datistemplate AND pg_catalog.has_database_privilege(d.oid, 'CONNECT')
-FROM pg_catalog.pg_database d
+FROM pg_catalog.pg_database d LEFT JOIN used u ON u.datid = d.oid
 WHERE d.datconnlimit <> -2
 ORDER BY d.oid`
 
