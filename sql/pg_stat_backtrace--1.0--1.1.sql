@@ -4,6 +4,7 @@
 
 -- Generated from the files in sql/src: change those, and run "make sql".
 SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL quote_all_identifiers = off;   -- the script compares definitions of objects
 
 -- Objects of others in schema backtrace, or on the extension's objects, would run with the rights of the extension's owner
 -- or of any caller.

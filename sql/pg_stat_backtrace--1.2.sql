@@ -5,6 +5,7 @@
 -- Generated from the files in sql/src: change those, and run "make sql".
 -- Nothing below is resolved through a schema that others can write to.
 SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL quote_all_identifiers = off;   -- the script compares definitions of objects
 
 DO $$
 BEGIN

@@ -33,7 +33,8 @@ var sessionSettings = map[string]string{
 	"lock_timeout":                        "0",
 	"jit":                                 "off",
 	"client_encoding":                     "UTF8",
-	"standard_conforming_strings":         "on", // pgx refuses simple queries without it
+	"standard_conforming_strings":         "on",  // pgx refuses simple queries without it
+	"quote_all_identifiers":               "off", // the worker compares definitions of the extension's objects
 }
 
 // RawText returns an SQL expression for the bytes of a name or text. The server would convert the text itself to UTF-8, and fail if
