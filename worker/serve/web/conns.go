@@ -65,7 +65,7 @@ func newConns(l net.Listener, limits Limits, refused func()) *conns {
 	}
 }
 
-// sharesOfSources is the part of the connections or streams that one source can have: 2 means a half.
+// sharesOfSources is the part of the connections, requests or streams that one source can have: 2 means a half.
 const sharesOfSources = 2
 
 // Accept returns the next connection for which there is room.
@@ -235,6 +235,14 @@ func counted(c net.Conn) *conn {
 	}
 	n, _ := c.(*conn)
 	return n
+}
+
+// from returns the source of the connection. The source of a nil connection is not known.
+func (n *conn) from() source {
+	if n == nil {
+		return source{}
+	}
+	return n.source
 }
 
 type connKey struct{}

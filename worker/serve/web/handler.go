@@ -146,13 +146,15 @@ func (s *Server) protected(next http.Handler) http.Handler {
 		case strings.HasPrefix(r.URL.Path, screenOther):
 			turn = s.forwards
 		}
-		if !take(r.Context(), turn, most) {
+		n := connOf(r.Context())
+		give, ok := takeTurn(r.Context(), turn, n.from(), most)
+		if !ok {
 			w.Header().Set("Retry-After", "1")
 			failf(w, http.StatusTooManyRequests, "too many requests at a time")
 			return
 		}
-		defer func() { <-turn }()
-		if n := connOf(r.Context()); n != nil {
+		defer give()
+		if n != nil {
 			n.work()
 			defer n.rest()
 		}

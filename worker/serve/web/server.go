@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/limits"
 )
 
 // Config configures a Server. Address must be set.
@@ -90,7 +91,8 @@ type Limits struct {
 	// First is the time that a new connection has for its first request; default 500 ms. After that, the listener may close it to
 	// make room for another connection.
 	First time.Duration
-	// Requests is the number of requests that are answered at a time; default 16. More requests wait.
+	// Requests is the number of requests that are answered at a time; default 16. More requests wait. One source may have half of
+	// these places. The same holds for ProfileClients, Screens and Forwards.
 	Requests int
 	// ProfileClients is the number of clients that wait for a profile; default 16.
 	ProfileClients int
@@ -179,10 +181,10 @@ type Server struct {
 	tokens   *tokens
 	certs    *certificates
 	flights  *flights
-	requests chan struct{}
-	profiles chan struct{}
-	screens  chan struct{}
-	forwards chan struct{}
+	requests *limits.Gate
+	profiles *limits.Gate
+	screens  *limits.Gate
+	forwards *limits.Gate
 	streams  *streams
 	others   *others
 	actions  *actions
@@ -201,13 +203,13 @@ func New(cfg Config) *Server {
 	if s.certs = cfg.certificates(); s.certs != nil {
 		s.certs.log = cfg.Log
 	}
-	s.requests = make(chan struct{}, s.limits.Requests)
-	s.screens = make(chan struct{}, s.limits.Screens)
-	s.forwards = make(chan struct{}, s.limits.Forwards)
+	s.requests = newTurns(s.limits.Requests)
+	s.screens = newTurns(s.limits.Screens)
+	s.forwards = newTurns(s.limits.Forwards)
 	s.streams = newStreams(s.limits.Streams)
 	s.others = newOthers(&s.cfg, s.certs)
 	s.actions = newActions()
-	s.profiles = make(chan struct{}, s.limits.ProfileClients)
+	s.profiles = newTurns(s.limits.ProfileClients)
 	return s
 }
 

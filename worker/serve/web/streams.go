@@ -69,11 +69,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 // answers with an error.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, stream http.Handler) {
 	operator := s.isOperator(r)
-	var of source
 	n := connOf(r.Context())
-	if n != nil {
-		of = n.source
-	}
+	of := n.from()
 	if !s.streams.take(of) {
 		w.Header().Set("Retry-After", "10")
 		failf(w, http.StatusTooManyRequests, "too many streams at a time")
