@@ -495,6 +495,40 @@ func TestBatchBeyondMemory(t *testing.T) {
 	}
 }
 
+// TestNoRoomBesideBatchInFlight: a batch that has no room beside a batch in flight does not drop the others.
+func TestNoRoomBesideBatchInFlight(t *testing.T) {
+	const large = maxMemory/2 + 1
+	for name, dir := range map[string]string{"disk": t.TempDir(), "memory": ""} {
+		s, err := openSpool(dir, maxMemory, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for kind, size := range map[string]int{OTLP: large, Pyroscope: 1000} {
+			if err := s.add(kind, make([]byte, size), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sending, _, _, err := s.next(OTLP)
+		if sending == nil {
+			t.Fatal(name, err)
+		}
+		if err := s.add(OTLP, make([]byte, large), 1); err == nil {
+			t.Errorf("%s: a batch without room was kept", name)
+		}
+		if pending, _, dropped := s.figures(Pyroscope); pending != 1 || dropped != 0 {
+			t.Errorf("%s: %d pending, %d dropped", name, pending, dropped)
+		}
+		if pending, _, dropped := s.figures(OTLP); pending != 1 || dropped != 1 {
+			t.Errorf("%s: %d pending, %d dropped of the other receiver", name, pending, dropped)
+		}
+		s.finish(sending, 0)
+		if err := s.add(OTLP, make([]byte, large), 1); err != nil {
+			t.Errorf("%s: after the first batch was sent: %v", name, err)
+		}
+		s.close()
+	}
+}
+
 // TestBatchInFlight: a batch that is being sent stays, and its profiles count once.
 func TestBatchInFlight(t *testing.T) {
 	for name, dir := range map[string]string{"disk": t.TempDir(), "memory": ""} {

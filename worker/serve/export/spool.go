@@ -183,7 +183,7 @@ func (s *spool) add(kind string, data []byte, profiles int) error {
 	return err
 }
 
-// makeRoom drops the oldest batches until b is within the limit. If that fails, it counts b as dropped and returns an
+// makeRoom drops the oldest batches until b is within the limit. If that is not possible, it counts b as dropped and returns an
 // error.
 func (s *spool) makeRoom(b *batch) error {
 	defer s.clean()
@@ -193,7 +193,7 @@ func (s *spool) makeRoom(b *batch) error {
 	switch {
 	case b.size > s.limit:
 		err = fmt.Errorf("a profile of %d bytes is larger than the room for all", b.size)
-	case !s.dropUntil(func() bool { return s.bytes+b.size <= s.limit }, func(*batch) bool { return true }):
+	case !s.fit(b.size, s.limit, &s.bytes, func(*batch) bool { return true }):
 		err = errors.New("no room for a profile while older ones are being sent")
 	}
 	if err != nil {
@@ -202,10 +202,22 @@ func (s *spool) makeRoom(b *batch) error {
 	return err
 }
 
-// makeMemory drops the oldest batches in memory until size more bytes fit into maxMemory. It reports whether they fit. It drops
-// nothing for a size that can never fit.
+// makeMemory drops the oldest batches in memory until size more bytes fit into maxMemory, and reports whether they fit.
 func (s *spool) makeMemory(size int64) bool {
-	return size <= maxMemory && s.dropUntil(func() bool { return s.memory+size <= maxMemory }, func(b *batch) bool { return b.path == "" })
+	return s.fit(size, maxMemory, &s.memory, func(b *batch) bool { return b.path == "" })
+}
+
+// fit drops batches, the oldest first, until size more bytes fit into the limit, and reports whether they fit. used is the
+// size of all batches for which the callback sort returns true, and fit drops only these. If size bytes cannot fit beside the
+// batches that are being sent, fit drops nothing.
+func (s *spool) fit(size, limit int64, used *int64, sort func(*batch) bool) bool {
+	least := size
+	for _, b := range s.batches {
+		if b.inFlight && sort(b) {
+			least += b.size
+		}
+	}
+	return least <= limit && s.dropUntil(func() bool { return *used+size <= limit }, sort)
 }
 
 // dropUntil drops batches, the oldest first, until the callback done returns true. It drops only batches for which the
