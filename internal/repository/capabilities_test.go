@@ -79,3 +79,40 @@ func TestProfileAllowsFilesInTheDataDirectory(t *testing.T) {
 		}
 	}
 }
+
+// TestProfileAllowsPlacesToWrite looks for fixed places that the program writes, and for places that the unit and the manual propose.
+func TestProfileAllowsPlacesToWrite(t *testing.T) {
+	t.Parallel()
+	first := func(file, pattern string) string {
+		t.Helper()
+		m := regexp.MustCompile(pattern).FindStringSubmatch(read(t, top+"/"+file))
+		if m == nil {
+			t.Fatalf("%s has nothing that matches %s", file, pattern)
+		}
+		return m[1]
+	}
+	core, unit := "worker/capture/corestream.go", "systemd/pg_stat_backtrace@.service"
+	runtime := strings.ReplaceAll(first("doc/serving.md", `RuntimeDirectory=(\S+)`), "%i", "15-main")
+	for _, path := range []string{
+		first(core, `folder = "(.*)"`) + "/" + first(core, `CreateTemp\(folder, "(.*)"\)`) + "1234567890",
+		"/tmp/" + strings.ReplaceAll(first("worker/naming/symbolize/debug.go", `CreateTemp\("", "(.*)"\)`), "*", "1234567890"),
+		"/var/lib/" + first(unit, `(?m)^# +StateDirectory=(.+)$`) + "/15-main/lock",
+		"/run/" + runtime + "/worker.sock",
+	} {
+		if !allowedToWrite(read(t, top+"/packaging/apparmor/pg_stat_backtrace"), path) {
+			t.Errorf("the AppArmor profile does not let the program write %s", path)
+		}
+	}
+}
+
+// allowedToWrite reports whether a rule of an AppArmor profile lets the owner of a file write it. It knows the patterns *, ** and
+// {a,b}.
+func allowedToWrite(profile, path string) bool {
+	words := strings.NewReplacer("{", "(?:", "}", ")", ",", "|", "**", ".*", "*", "[^/]*", ".", `\.`)
+	for _, rule := range regexp.MustCompile(`(?m)^  owner (/\S+) r?w`).FindAllStringSubmatch(profile, -1) {
+		if regexp.MustCompile("^" + words.Replace(rule[1]) + "$").MatchString(path) {
+			return true
+		}
+	}
+	return false
+}
