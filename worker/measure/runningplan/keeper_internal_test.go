@@ -81,3 +81,66 @@ func TestKeeper(t *testing.T) {
 	}
 	next.running.Wait()
 }
+
+// TestStoreDoesNotAnswer: while the disk of the store does not answer, callers get the proofs that the keeper has, the others wait
+// only for a moment, and the worker can end. Proofs that the store returns later count.
+func TestStoreDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	const id, other, major = "0123456789abcdef", "fedcba9876543210", 18
+	const soon = 3 * endWait
+	k := NewKeeper(Store{Dir: t.TempDir()}, zerolog.Nop())
+	answers, begun := make(chan bool), make(chan bool, 10)
+	k.load = func(build string, _ int) *plan.Proof {
+		if build == other {
+			begun <- true
+			<-answers
+		}
+		return &plan.Proof{Fields: []string{"a"}}
+	}
+	k.save = func(*Calibration) error { <-answers; return nil }
+	inTime := func(what string, f func()) {
+		t.Helper()
+		done := make(chan bool)
+		go func() { f(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(soon):
+			t.Fatalf("%s: the disk stops the caller", what)
+		}
+	}
+	calibrate := func(context.Context) (*Calibration, error) {
+		return &Calibration{Build: other, Major: major, Proof: &plan.Proof{Compared: 2}}, nil
+	}
+	inTime("a proof that the store does not return", func() {
+		if k.Proof(other, major) != nil {
+			t.Error("a proof without an answer of the store")
+		}
+	})
+	inTime("more callers", func() {
+		for range 1000 { // they do not wait again
+			k.Proof(other, major)
+		}
+	})
+	if len(begun) != 1 {
+		t.Errorf("the store is searched %d times at once", len(begun))
+	}
+	inTime("another build", func() {
+		if k.Proof(id, major) == nil {
+			t.Error("no proof of another build")
+		}
+	})
+	inTime("a calibration", func() {
+		if k.Calibrate(other, major, calibrate) != 0 {
+			t.Error("no calibration")
+		}
+		for p := k.Proof(other, major); p == nil || p.Compared != 2; p = k.Proof(other, major) {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	inTime("the end", k.Stop)
+	close(answers)
+	k.running.Wait()
+	if p := k.Proof(other, major); p == nil || p.Compared != 2 {
+		t.Errorf("the late answer of the store replaces the newer proof: %+v", p)
+	}
+}
