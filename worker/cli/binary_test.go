@@ -10,7 +10,8 @@ func TestBinaryToTerminal(t *testing.T) {
 	x := openTerminal(t)
 	for _, words := range []string{
 		"capture -f pprof 1", "capture --core /none -f pprof", "profile -f pprof 1", "history --record-dir /none -f pprof",
-		"memory -f pprof 1", "memory --allocations -f pprof 1", "report /none -f pprof",
+		"memory -f pprof 1", "memory --allocations -f pprof 1", "report /none -f pprof", "waits --stacks 1/100 -f pprof 1",
+		"trace malloc -f pprof 1",
 	} {
 		var stderr strings.Builder
 		if status := Main("test", strings.Fields(words), x.slave, &stderr); status != exitUsage ||

@@ -88,6 +88,9 @@ func NewTrace() *cobra.Command {
 			if err != nil {
 				return console.Usage(err)
 			}
+			if err := console.RefuseBinary(f.format, cmd.OutOrStdout()); err != nil {
+				return err
+			}
 			if err := console.TakeOnlyServer(&f.dataDir, len(o.PIDs) > 0, cmd.ErrOrStderr()); err != nil {
 				return err
 			}

@@ -89,6 +89,9 @@ func NewWaits() *cobra.Command {
 			if err != nil {
 				return console.Usage(err)
 			}
+			if err := console.RefuseBinary(f.format, cmd.OutOrStdout()); err != nil {
+				return err
+			}
 			if err := console.TakeOnlyServer(&f.dataDir, len(pids) > 0, cmd.ErrOrStderr()); err != nil {
 				return err
 			}
