@@ -39,6 +39,7 @@ type bounds struct {
 	captures *limits.Gate // bytes of these captures
 	answers  *limits.Gate
 	trees    *limits.Gate // number of processes whose memory contexts are read
+	files    *limits.Gate // number of requests that read the recorder's files, which a disk can delay for any time
 	barriers *limits.Gate // one read of the postmaster's memory for barriers
 	// summaries bounds the number of summaries in progress.
 	summaries *limits.Gate
@@ -51,6 +52,7 @@ func newBounds(concurrency int) *bounds {
 		captures: limits.NewGate(limits.Share(limits.CaptureBytes)),
 		answers:  limits.NewGate(limits.Share(limits.AnswerBytes)),
 		trees:    limits.MemoryTrees(),
+		files:    limits.MemoryTrees(),
 		barriers: limits.One(), summaries: limits.NewGate(limits.Share(limits.Summaries)),
 	}
 }

@@ -28,7 +28,7 @@ var _ = register(Verb{Name: "history", Processes: Any, gate: (*Service).reading,
 
 // reading is the gate for the recorder's files: a role may read them with one request at a time.
 func (s *Service) reading(ctx context.Context, c call) (func(), error) {
-	return s.bounds.trees.Acquire(ctx, user(caller(c.Request)), 1)
+	return s.bounds.files.Acquire(ctx, user(caller(c.Request)), 1)
 }
 
 // undefinedObject is the SQLSTATE for an unknown name.

@@ -1,6 +1,7 @@
 package verb
 
 import (
+	"context"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -10,7 +11,34 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/serve/spool"
 )
+
+// TestSlowHistoryDelaysNoMemory: while requests for the recorder's files do not end, their roles may still read memory contexts.
+func TestSlowHistoryDelaysNoMemory(t *testing.T) {
+	t.Parallel()
+	s := &Service{bounds: newBounds(0)}
+	for _, req := range []spool.Request{{Caller: 16384}, {Caller: 16385}, {Caller: 10, Superuser: true}} {
+		reads, err := s.reading(t.Context(), call{Request: req})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reads()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.reading(ctx, call{Request: spool.Request{Caller: 16384}}); err == nil {
+		t.Error("two reads of the recorder's files for one role")
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done, err := s.bounds.trees.Acquire(ctx, limits.Who{Role: 16384}, 1)
+	if err != nil {
+		t.Fatal("no memory contexts while the history is read: ", err)
+	}
+	done()
+}
 
 // TestHistoryGoesOn reads spans with sweeps that do not fit into one answer, as their notices say. It gets each session of each
 // sweep, once, except texts of queries.
