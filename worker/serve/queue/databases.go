@@ -29,7 +29,8 @@ type Queue struct {
 	// slots changes often, and must not fill the log.
 	warned   string
 	warnedAt time.Time
-	failed   string // the last logged error of scan; empty: the last scan succeeded
+	failed   string            // the last logged error of scan; empty: the last scan succeeded
+	names    map[uint32]string // the names of the databases at the last successful scan
 
 	mu    sync.Mutex
 	loops map[uint32]*databaseLoop
@@ -117,6 +118,7 @@ func (q *Queue) scan(ctx context.Context) bool {
 		}
 		served[d.name] = true
 	}
+	q.cfg.Journal.rename(q.renamed(found))
 	q.cfg.Journal.retain(names)
 	q.cfg.Depths.retain(exist, func(name string) bool { return served[name] })
 	for oid, k := range q.loops {
@@ -126,6 +128,19 @@ func (q *Queue) scan(ctx context.Context) bool {
 		}
 	}
 	return true
+}
+
+// renamed returns the databases that were renamed since its last call.
+func (q *Queue) renamed(found []database) (list []renaming) {
+	names := make(map[uint32]string, len(found))
+	for _, d := range found {
+		names[d.oid] = d.name
+		if former := q.names[d.oid]; former != "" && former != d.name {
+			list = append(list, renaming{former: former, name: d.name})
+		}
+	}
+	q.names = names
+	return list
 }
 
 // reportScan logs the server's error if it is a new one. The main session logs the end of a connection.

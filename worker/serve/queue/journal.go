@@ -176,6 +176,32 @@ func (j *Journal) waits(database string) bool {
 	return p != nil && len(p.rows) > 0
 }
 
+// renaming is a database that was renamed.
+type renaming struct {
+	former, name string
+	rows         []Row // see rename
+}
+
+// rename moves the rows of databases that were renamed. Databases may have exchanged their names.
+func (j *Journal) rename(list []renaming) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i := range list {
+		if p := j.places[list[i].former]; p != nil {
+			list[i].rows = p.rows
+			j.bytes -= p.bytes
+			p.rows, p.bytes = nil, 0
+			j.removeUnused(list[i].former)
+		}
+	}
+	for _, r := range list {
+		if len(r.rows) > 0 {
+			j.restore(r.name, r.rows)
+			j.removeUnused(r.name)
+		}
+	}
+}
+
 // retain drops the rows of all databases except the given ones.
 func (j *Journal) retain(databases map[string]bool) {
 	j.mu.Lock()
@@ -223,6 +249,11 @@ func (j *Journal) take(database string) []Row {
 func (j *Journal) putBack(database string, rows []Row) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.restore(database, rows)
+}
+
+// restore is putBack. The caller must have locked j.mu.
+func (j *Journal) restore(database string, rows []Row) {
 	if j.off {
 		return
 	}

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,40 @@ func TestJournalBounds(t *testing.T) {
 	j.discard("b")
 	if j.bytes != 0 || j.take("a") != nil {
 		t.Errorf("without the extension: %d bytes", j.bytes)
+	}
+}
+
+// TestJournalOfRenamedDatabase: unwritten rows follow a database to its new name, also if another database gets the former one.
+func TestJournalOfRenamedDatabase(t *testing.T) {
+	t.Parallel()
+	var j Journal
+	add := func(database string, pids ...int) {
+		for _, pid := range pids {
+			j.Add(database, Row{PID: pid})
+		}
+	}
+	add("app", 1, 2)
+	add("app_new", 3)
+	add("other", 4)
+	q := Queue{names: map[uint32]string{1: "app", 2: "app_new", 3: "other", 4: "quiet"}}
+	now := []database{{oid: 1, name: "app_old"}, {oid: 2, name: "app"}, {oid: 3, name: "other"}, {oid: 4, name: "quieter"}}
+	add("app_old", 5) // before the queue has seen the new name
+	j.rename(q.renamed(now))
+	j.retain(map[string]bool{"app_old": true, "app": true, "other": true, "quieter": true})
+	if again := q.renamed(now); len(again) != 0 {
+		t.Errorf("renamed twice: %v", again)
+	}
+	for name, want := range map[string][]int{"app_old": {1, 2, 5}, "app": {3}, "other": {4}, "app_new": nil} {
+		var got []int
+		for _, row := range j.take(name) {
+			got = append(got, row.PID)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s has the rows %v, not %v", name, got, want)
+		}
+	}
+	if j.retain(nil); j.bytes != 0 || len(j.places) != 0 || j.lost() != nil {
+		t.Errorf("%d bytes in %d places are left", j.bytes, len(j.places))
 	}
 }
 
