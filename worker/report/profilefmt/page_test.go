@@ -296,6 +296,28 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// TestPartsOfAddressThatProfileLacks: the page reports a filter by a label that the profile lacks. The address keeps such a filter, and
+// a type, a group and a label, until they are removed or replaced.
+func TestPartsOfAddressThatProfileLacks(t *testing.T) {
+	const address = "type=alloc_space&group=application&label=application&is.application=billing&is.application=web"
+	p := open(t, server(), profilefmt.Options{}, address)
+	if got := p.text("#chips"); got != "application = billing: not in this profile ✕application = web: not in this profile ✕" {
+		t.Errorf("the page says %q", got)
+	}
+	hash := func(what, want string) {
+		t.Helper()
+		if got := js[string](p, `location.hash`); got != want {
+			t.Errorf("%s: address %q, want %q", what, got, want)
+		}
+	}
+	p.run(chromedp.Click("#tab-labels"))
+	hash("after another table", "#tab=labels&"+address)
+	p.run(chromedp.Click("#chips button:nth-child(2)"))
+	hash("after a filter was removed", "#tab=labels&"+strings.TrimSuffix(address, "&is.application=web"))
+	js[bool](p, `$("group").dispatchEvent(new Event("change"))`)
+	hash("after a group was chosen", "#tab=labels&type=alloc_space&label=application&is.application=billing")
+}
+
 // TestWaitFilter: a click on a wait keeps only this wait, although the event of another type has the same name.
 func TestWaitFilter(t *testing.T) {
 	b := newBuilder("wall/nanoseconds")

@@ -20,7 +20,13 @@ function address() {
   for (const [key, texts] of state.filters) {
     for (const text of texts) q.append("is." + profile.keys[key], profile.strings[text]);
   }
+  for (const [name, value] of state.others) q.append(name, value);
   return q.toString();
+}
+
+// keep notes a part of the address that this profile lacks, so that the address of the page keeps it for other profiles.
+function keep(q, name) {
+  if (q.get(name)) state.others.push([name, q.get(name)]);
 }
 
 function readAddress() {
@@ -28,11 +34,14 @@ function readAddress() {
   Object.assign(state, initialState());
   const type = profile.types.findIndex((t) => t.name === q.get("type"));
   if (type >= 0) state.type = type;
+  else keep(q, "type");
   state.icicle = q.get("view") === "icicle";
   state.invert = q.get("invert") === "1";
   state.merge = q.get("merge") !== "0";
   if (q.get("colour") === "wait" && hasWaits()) state.colour = "wait";
-  if (q.has("group")) state.group = profile.keyIndex(q.get("group"));
+  const group = q.get("group");
+  if (group === "" || profile.keyIndex(group) >= 0) state.group = profile.keyIndex(group);
+  else keep(q, "group");
   state.search = q.get("search") || "";
   const focus = q.get("focus");
   if (focus && /^\d+$/.test(focus) && Number(focus) < profile.functionCount) state.focus = Number(focus);
@@ -42,10 +51,14 @@ function readAddress() {
   const tab = $("tab-" + q.get("tab"));
   if (tab && !tab.hidden) state.tab = q.get("tab");
   state.label = profile.keyIndex(q.get("label"));
+  if (state.label < 0) keep(q, "label");
   const numbers = new Map();
   for (const [name, value] of q) {
     const key = name.startsWith("is.") ? profile.keyIndex(name.slice(3)) : -1;
-    if (key < 0) continue;
+    if (key < 0) {
+      if (name.startsWith("is.")) state.others.push([name, value]);
+      continue;
+    }
     if (!numbers.size) profile.strings.forEach((text, i) => numbers.set(text, i));
     if (!state.filters.has(key)) state.filters.set(key, new Set());
     // A text that no sample has gets a number too, so that the address keeps it.

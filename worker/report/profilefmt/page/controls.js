@@ -3,6 +3,7 @@
 // change changes the state and computes again.
 function change(what) {
   Object.assign(state, what);
+  state.others = state.others.filter(([name]) => !(name in what)); // such as a group
   compute();
   remember(true);
 }
@@ -157,6 +158,13 @@ function showControls() {
   if (graph.zoom > 0) {
     chips.push(element("button", { type: "button", onclick: () => zoomTo(0), title: "Zoom out" },
       "Zoom: " + nodeName(graph.zoom) + " ✕"));
+  }
+  for (const other of state.others) {
+    const [name, value] = other;
+    if (!name.startsWith("is.")) continue;
+    const remove = () => change({ others: state.others.filter((o) => o !== other) });
+    chips.push(element("button", { type: "button", onclick: remove, title: "Remove the filter" },
+      `${name.slice(3)} = ${value}: not in this profile ✕`));
   }
   $("chips").replaceChildren(...chips);
 }

@@ -15,6 +15,7 @@ function initialState() {
     type: profile.type, icicle: false, invert: false, merge: true, colour: "module",
     group: profile.keyIndex(profile.root[0]),
     search: "", zoom: [], focus: -1, filters: new Map(), scope: null, tab: "functions", label: -1,
+    others: [], // names and values in the address of what this profile lacks
     sort: { functions: ["self", -1], labels: ["value", -1] },
   };
 }

@@ -216,6 +216,7 @@ function labelTable() {
   const key = state.label >= 0 ? state.label : 0;
   const choice = element("select", { id: "label-key", onchange: () => {
     state.label = Number(choice.value);
+    state.others = state.others.filter(([name]) => name !== "label");
     showTable();
     $("label-key").focus();
     remember(false);
