@@ -255,7 +255,7 @@ func (p *processReader) read() (metrics.Server, error) {
 		server.Processes, err = p.processes(c)
 	}
 	if err == nil {
-		server.MaxConnections = p.reader.MaxConnections()
+		server.MaxConnections, server.OrdinarySlots = p.reader.MaxConnections(), p.reader.OrdinarySlots()
 		if positions, unknown := p.reader.Positions(); unknown == nil {
 			server.WAL = &positions
 		}

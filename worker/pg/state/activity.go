@@ -89,6 +89,9 @@ func (r *ActivityReader) Positions() (Positions, error) { return r.state.WAL() }
 // MaxConnections returns the server's parameter max_connections; 0: it is not known.
 func (r *ActivityReader) MaxConnections() int { return r.state.MaxConnections() }
 
+// OrdinarySlots is Reader.OrdinarySlots.
+func (r *ActivityReader) OrdinarySlots() int { return r.state.OrdinarySlots() }
+
 // stateOf returns the State for its name in pg_stat_activity; Other for other names.
 func stateOf(name string) State {
 	switch name {

@@ -104,6 +104,14 @@ func checkFigures(t *testing.T, r *ActivityReader, idle, transaction *pgx.Conn) 
 	if got := r.MaxConnections(); got != limit {
 		t.Errorf("max_connections is %d, and was read as %d", limit, got)
 	}
+	const reserved = `SELECT sum(setting::int) FROM pg_settings WHERE name IN ('superuser_reserved_connections', 'reserved_connections')`
+	var slots int
+	if err := idle.QueryRow(t.Context(), reserved).Scan(&slots); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.OrdinarySlots(); got != limit-slots {
+		t.Errorf("%d of %d connections are reserved, and %d were read as not reserved", slots, limit, got)
+	}
 }
 
 // checkTypes compares the types of all processes with the server's own view.

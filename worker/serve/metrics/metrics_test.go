@@ -92,7 +92,7 @@ func everything(t *testing.T) *Metrics {
 	m := New(Config{
 		Version: "1.2",
 		Server: func() (Server, error) {
-			s := Server{Running: true, Version: 18, MaxConnections: 100, WAL: &state.Positions{Recovery: true}}
+			s := Server{Running: true, Version: 18, MaxConnections: 100, OrdinarySlots: 87, WAL: &state.Positions{Recovery: true}}
 			for _, kind := range []string{state.ClientBackend, state.ParallelWorker, "checkpointer", "walwriter"} {
 				s.Processes = append(s.Processes, state.Process{BackendType: kind, State: state.Active})
 				for i := range rows {
@@ -336,7 +336,7 @@ func TestWaitInProgressCountsOnce(t *testing.T) {
 func TestSessions(t *testing.T) {
 	var failure error
 	ago := func(d time.Duration) *time.Time { at := time.Now().Add(-d); return &at }
-	server := Server{Running: true, Version: 15, DataDir: "/srv/\"a\\b\n\xff", MaxConnections: 40}
+	server := Server{Running: true, Version: 15, DataDir: "/srv/\"a\\b\n\xff", MaxConnections: 40, OrdinarySlots: 37}
 	server.Processes = []state.Process{
 		{
 			BackendType: state.ClientBackend, State: state.Active, WaitType: "Lock", WaitEvent: "tuple",
@@ -355,7 +355,7 @@ func TestSessions(t *testing.T) {
 		`active_sessions{backend_type="client backend",event="CPU",type="CPU"}`:    1,
 		`active_sessions{backend_type="walsender",event="CPU",type="CPU"}`:         1,
 		`sessions{state="active"}`: 2, `sessions{state="idle"}`: 1, `sessions{state="aborted"}`: 0,
-		`server_up`: 1, `server_readable`: 1, info: 1, `connections`: 3, `max_connections`: 40,
+		`server_up`: 1, `server_readable`: 1, info: 1, `connections`: 3, `max_connections`: 40, `max_ordinary_connections`: 37,
 	} {
 		if got, ok := series(t, m)[name]; !ok || got != want {
 			t.Errorf("%s is %v (%t), want %v", name, got, ok, want)

@@ -40,6 +40,7 @@ var (
 
 	connections       = desc("connections", "Client backends.")
 	maxConnections    = desc("max_connections", "The server's parameter max_connections.")
+	maxOrdinary       = desc("max_ordinary_connections", "The connections of max_connections that are not reserved.")
 	oldestTransaction = desc("oldest_transaction_seconds",
 		"Age of the oldest open transaction of a client backend, 0 if there is none.")
 	longestLockWait = desc("longest_lock_wait_seconds",

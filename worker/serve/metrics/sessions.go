@@ -21,6 +21,8 @@ type Server struct {
 	DataDir string
 	// MaxConnections is the server's parameter max_connections; 0: it is not known.
 	MaxConnections int
+	// OrdinarySlots is the number of these connections that are not reserved; 0: it is not known.
+	OrdinarySlots int
 	// Processes is empty if the processes cannot be read.
 	Processes []state.Process
 	// WAL has the positions of WAL; nil: they are not known.
@@ -101,6 +103,9 @@ func (a *activities) Collect(out chan<- prometheus.Metric) {
 	out <- gauge(connections, float64(connected))
 	if server.MaxConnections > 0 {
 		out <- gauge(maxConnections, float64(server.MaxConnections))
+	}
+	if server.OrdinarySlots > 0 {
+		out <- gauge(maxOrdinary, float64(server.OrdinarySlots))
 	}
 	transaction, wait := longest(server.Processes, time.Now())
 	out <- gauge(oldestTransaction, transaction.Seconds())
