@@ -359,7 +359,7 @@ func TestWaitsExistInEachVersion(t *testing.T) {
 func TestEachTypeOfLock(t *testing.T) {
 	functions := stack("main PostmasterMain PostgresMain extension LockAcquireExtended ProcSleep WaitLatch epoll_wait")
 	for lock, want := range map[string]string{
-		"relation": "waits for a lock on a table or an index", "extend": "waits until another session has extended the table",
+		"relation": "waits for a lock on a table or an index", "extend": "waits until another session has extended a table or an index",
 		"frozenid": "waits to update the oldest transaction id of the database, behind 4709",
 		"page":     "waits for the lock of a page, held by 4709", "tuple": "waits in the queue for a row, behind another waiting session",
 		"transactionid": "waits until the transaction of 4709 ends", "virtualxid": "waits for a lock, held by 4709",
@@ -392,6 +392,36 @@ func TestNoPhraseRatherThanAWrongOne(t *testing.T) {
 	} {
 		if p := MatchPhrase(in); p != (Phrase{}) {
 			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
+
+// TestPhrasesOfStacksWithinAFunction: a function that does several things in turn has a phrase for those that its stack shows.
+func TestPhrasesOfStacksWithinAFunction(t *testing.T) {
+	const (
+		gather = "PostgresMain standard_ExecutorRun ExecGather gather_readnext TupleQueueReaderNext shm_mq_receive "
+	)
+	for _, c := range []struct{ stack, wait, want string }{
+		{gather + "shm_mq_receive_bytes", "", "reads rows of parallel workers"},
+		{gather + "WaitLatch epoll_wait", "IPC/MessageQueueReceive", "waits for rows of parallel workers"},
+		{"PostgresMain standard_ExecutorRun ExecGather gather_readnext WaitLatch", "IPC/ExecuteGather", "waits for rows of parallel workers"},
+	} {
+		in := PhraseInput{Functions: stack(c.stack), Major: 18}
+		in.WaitType, in.WaitEvent, _ = strings.Cut(c.wait, "/")
+		if p := MatchPhrase(in); p.Text != c.want {
+			t.Errorf("%s, %s: %q, want %q", c.stack, c.wait, p.Text, c.want)
+		}
+	}
+}
+
+// TestAdviceNamesNoCauseAlone: these situations have several causes.
+func TestAdviceNamesNoCauseAlone(t *testing.T) {
+	for key, wrong := range map[string]string{
+		"syncrep": "No listed standby", "walreceiver-wait": "has sent everything", "alter-rewrite": "The table is locked",
+		"lock-extend": "same table.",
+	} {
+		if advice := entryOf(t, key).advice; strings.Contains(advice, wrong) {
+			t.Errorf("%s: %s", key, advice)
 		}
 	}
 }
