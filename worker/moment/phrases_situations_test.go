@@ -229,6 +229,16 @@ var mainSituations = []situation{
 	with("truncate", "CREATE TABLE IF NOT EXISTS tru (id int PRIMARY KEY, v text)", "INSERT INTO tru SELECT g, 'x' FROM generate_series(1, 10) g", "TRUNCATE tru"),
 	one("drop-table", "CREATE TABLE dro (id int PRIMARY KEY, v text)", "DROP TABLE dro"),
 	one("create-database", "CREATE DATABASE cdb", "DROP DATABASE cdb"),
+	{name: "drop-database-wait", setup: "CREATE DATABASE used", act: func(r *recording) {
+		conn, err := pgconn.Connect(r.ctx, r.server.DSN("postgres", "used"))
+		if err != nil {
+			r.t.Log(err)
+			return
+		}
+		defer conn.Close(context.Background())
+		r.loop(r.server, "DROP DATABASE used")
+		<-r.ctx.Done()
+	}},
 	one("create-database-copy", "DROP DATABASE IF EXISTS cdf", "CREATE DATABASE cdf STRATEGY file_copy"),
 	one("temp-table", "CREATE TEMP TABLE tmp AS SELECT * FROM big WHERE id < 30000", "SELECT count(*) FROM tmp", "DROP TABLE tmp"),
 	one("temp-discard", "CREATE TEMP TABLE tmp (a int)", "DISCARD ALL"),

@@ -396,12 +396,19 @@ func TestNoPhraseRatherThanAWrongOne(t *testing.T) {
 	}
 }
 
-// TestPhrasesOfStacksWithinAFunction: a function that does several things in turn has a phrase for those that its stack shows.
+// TestPhrasesOfStacksWithinAFunction: if a function does several things in turn, the phrase names the one in the stack.
 func TestPhrasesOfStacksWithinAFunction(t *testing.T) {
 	const (
+		drop   = "PostgresMain PortalRunUtility standard_ProcessUtility dropdb "
 		gather = "PostgresMain standard_ExecutorRun ExecGather gather_readnext TupleQueueReaderNext shm_mq_receive "
 	)
 	for _, c := range []struct{ stack, wait, want string }{
+		{drop + "CountOtherDBBackends pg_usleep", "", "DROP DATABASE"},
+		{
+			drop + "WaitForProcSignalBarrier ConditionVariableTimedSleep WaitLatch WaitEventSetWait epoll_wait", "IPC/ProcSignalBarrier",
+			"DROP DATABASE: waits until all processes of the server have processed a barrier event",
+		},
+		{drop + "remove_dbtablespaces rmtree unlink", "", "DROP DATABASE: removes its files"},
 		{gather + "shm_mq_receive_bytes", "", "reads rows of parallel workers"},
 		{gather + "WaitLatch epoll_wait", "IPC/MessageQueueReceive", "waits for rows of parallel workers"},
 		{"PostgresMain standard_ExecutorRun ExecGather gather_readnext WaitLatch", "IPC/ExecuteGather", "waits for rows of parallel workers"},
