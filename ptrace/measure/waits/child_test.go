@@ -25,7 +25,7 @@ import (
 var (
 	childEvent   uint32
 	childPointer = &childEvent
-	childStatus  = status{state: stateRunning, query: 4711, since: 1, changed: 2}
+	childStatus  = status{state: stateRunning, query: 4711, since: 1 << 60, changed: 1<<60 + 1}
 	childEntry   = &childStatus
 )
 

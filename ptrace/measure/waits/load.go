@@ -323,6 +323,9 @@ func (p *programs) open(procs int) (err error) {
 
 // Attach attaches the programs. From then on, the kernel calls them.
 func (p *programs) Attach() error {
+	if err := p.countFromNow(); err != nil {
+		return err
+	}
 	for i, program := range p.extra {
 		l, err := link.AttachTracing(link.TracingOptions{Program: program})
 		if err != nil {

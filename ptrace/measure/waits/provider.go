@@ -171,7 +171,8 @@ func (s *Snapshot) Totals() []Event {
 // QueryFigures are the waits of all executions of a query for one event.
 type QueryFigures struct {
 	Query uint64
-	// Event is 0 for the query itself: how often it ended, and how long it ran.
+	// Event is 0 for the query itself: how often it ended, and how long it ran. The time before the provider was opened, or before
+	// the last ResetAll, does not count.
 	Event uint32
 	Calls uint64
 	Total time.Duration

@@ -101,8 +101,22 @@ func (p *programs) Queries() ([]QueryFigures, error) {
 	return all, nil
 }
 
-// ResetQueries forgets the figures by query.
+// countFromNow makes the programs count the time of statements from now on, also of running statements.
+func (p *programs) countFromNow() error {
+	if err := p.kernel.Variables[waitsVarCountedSince].Set(uint64(time.Since(serverEpoch()).Microseconds())); err != nil {
+		return fmt.Errorf("set the time from which statements count: %w", err)
+	}
+	return nil
+}
+
+// serverEpoch is the zero of the server's time stamps.
+func serverEpoch() time.Time { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) }
+
+// ResetQueries forgets the figures by query. Of statements that run, the time from now on counts.
 func (p *programs) ResetQueries() error {
+	if err := p.countFromNow(); err != nil {
+		return err
+	}
 	figures, err := p.Queries()
 	for _, f := range figures {
 		key := waitsQueryKey{Query: f.Query, Event: f.Event}

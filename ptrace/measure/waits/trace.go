@@ -79,8 +79,7 @@ func translate(r rawRecord, boot time.Time) Record {
 		out.At = boot.Add(time.Duration(r.At))
 		return out
 	}
-	epoch := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	out.Took = time.Duration(r.Took) * time.Microsecond
-	out.At = epoch.Add(time.Duration(r.At) * time.Microsecond)
+	out.At = serverEpoch().Add(time.Duration(r.At) * time.Microsecond)
 	return out
 }

@@ -47,6 +47,10 @@ const volatile u32 sp_word = 0;         /* of struct pt_regs: the stack pointer 
 const volatile u32 stack_every = 0;     /* copy the stack of one in so many waits; 0: of none */
 const volatile u64 stack_longer = 0;    /* and of waits of at least so many ns; 0: of none */
 
+/* User space writes this when the programs are attached, and at a reset of all figures: us since 2000, as the server's time stamps. The
+ * time of a statement before it does not count. */
+volatile u64 counted_since;
+
 const volatile u32 unseen = 0; /* for tests: ignore one in so many switches to a server process; 0: none */
 
 /* EVENTS is how many events a slot can hold, BUCKETS how many ranges the histogram has. */
@@ -332,7 +336,7 @@ static __always_inline void times(u64 status, u64 *since, u64 *changed)
  * server keeps of each session. It returns the query id that the wait is to be attributed to. */
 static __always_inline u64 statement(struct slot *s)
 {
-	u64 status = s->status, query, since, changed;
+	u64 status = s->status, query, since, changed, counted = counted_since;
 	u32 state;
 
 	if (!status)
@@ -362,8 +366,8 @@ static __always_inline u64 statement(struct slot *s)
 		emit(s, KIND_END, 0, changed, changed - since, query);
 	}
 	s->started = since;
-	if (query)
-		add_query(query, 0, (changed - since) * 1000);
+	if (query && changed >= counted)
+		add_query(query, 0, (changed - (since > counted ? since : counted)) * 1000);
 	return 0;
 }
 

@@ -99,6 +99,7 @@ const (
 	waitsProgSendEntered   = "send_entered"
 	waitsProgSwitched      = "switched"
 	waitsVarChangedOffset  = "changed_offset"
+	waitsVarCountedSince   = "counted_since"
 	waitsVarFirstWait      = "first_wait"
 	waitsVarPostmaster     = "postmaster"
 	waitsVarProcSize       = "proc_size"
@@ -195,6 +196,7 @@ type waitsMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type waitsVariableSpecs struct {
 	ChangedOffset *ebpf.VariableSpec `ebpf:"changed_offset"`
+	CountedSince  *ebpf.VariableSpec `ebpf:"counted_since"`
 	FirstWait     *ebpf.VariableSpec `ebpf:"first_wait"`
 	Postmaster    *ebpf.VariableSpec `ebpf:"postmaster"`
 	ProcSize      *ebpf.VariableSpec `ebpf:"proc_size"`
@@ -269,6 +271,7 @@ func (m *waitsMaps) Close() error {
 // It can be passed to loadWaitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type waitsVariables struct {
 	ChangedOffset *ebpf.Variable `ebpf:"changed_offset"`
+	CountedSince  *ebpf.Variable `ebpf:"counted_since"`
 	FirstWait     *ebpf.Variable `ebpf:"first_wait"`
 	Postmaster    *ebpf.Variable `ebpf:"postmaster"`
 	ProcSize      *ebpf.Variable `ebpf:"proc_size"`

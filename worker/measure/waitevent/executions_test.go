@@ -84,6 +84,85 @@ func TestEndsOfBusySession(t *testing.T) {
 	})
 }
 
+// TestStatementFromBeforeMeasurement times sessions whose statements began before the measurement, or before a reset. The figures by
+// query must have only the time since then, and no statement that ended before.
+func TestStatementFromBeforeMeasurement(t *testing.T) {
+	pgtest.One(t, func(t *testing.T, bin string) {
+		const before = 300 * time.Millisecond
+		server := pgtest.Lend(t, bin, pgtest.Options{Conf: []string{"compute_query_id = on"}})
+		holder, waiter := server.Connect(t, "postgres", "postgres"), server.Connect(t, "postgres", "postgres")
+		pid := number[int](t, waiter, "SELECT pg_backend_pid()")
+		queryID := func() uint64 {
+			return uint64(number[int64](t, holder, fmt.Sprintf("SELECT query_id FROM pg_stat_activity WHERE pid = %d", pid)))
+		}
+		exec := func(sql string) {
+			t.Helper()
+			if _, err := holder.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		idle := queryID()
+		w := timeWaits(t, server, waits.Options{Method: waits.Exact, Queries: true})
+		exec("SELECT pg_reload_conf()") // wakes the idle session
+		pgtest.Wait(t, "the end of the idle session's wait", func() bool {
+			return w.callsOf(t, w.provider, pid)["Client/ClientRead"].Calls > 1
+		})
+
+		done := make(chan error)
+		block := func() {
+			exec("SELECT pg_advisory_lock(1)")
+			go func() {
+				_, err := waiter.Exec(context.Background(),
+					fmt.Sprintf("SELECT pg_sleep(%f), pg_advisory_lock(1), pg_advisory_unlock(1)", before.Seconds()))
+				done <- err
+			}()
+			pgtest.Wait(t, "the lock's wait", func() bool {
+				return number[int](t, holder, fmt.Sprintf(
+					"SELECT count(*) FROM pg_stat_activity WHERE pid = %d AND wait_event = 'advisory'", pid)) == 1
+			})
+			awaitSleep(t, pid)
+		}
+		executions := func(p waits.Provider, id uint64) (sum waits.QueryFigures) {
+			figures, err := p.Queries()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range figures {
+				if f.Query == id && f.Event == 0 {
+					sum = f
+				}
+			}
+			return sum
+		}
+		end := func(p waits.Provider, began time.Time, name string) {
+			t.Helper()
+			id := queryID()
+			exec("SELECT pg_advisory_unlock(1)")
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			took := time.Since(began)
+			pgtest.Wait(t, "the end of the statement", func() bool { return executions(p, id).Calls > 0 })
+			if sum := executions(p, id); sum.Calls != 1 || sum.Total > took {
+				t.Errorf("%s: %d executions ended, %v, within %v", name, sum.Calls, sum.Total, took)
+			}
+		}
+		block()
+		began := time.Now()
+		later := timeWaits(t, server, waits.Options{Method: waits.Exact, Queries: true}).provider
+		end(later, began, "before the measurement")
+		block()
+		began = time.Now()
+		if err := later.ResetAll(); err != nil {
+			t.Fatal(err)
+		}
+		end(later, began, "before the reset")
+		if sum := executions(w.provider, idle); sum.Calls != 0 {
+			t.Errorf("before the measurement, %d executions ended, %v", sum.Calls, sum.Total)
+		}
+	})
+}
+
 // TestStatementFromBeforeTrace traces a session that waits in a statement when the trace begins. The statement's earlier waits are
 // missing, so that the trace must not count it as a whole execution.
 func TestStatementFromBeforeTrace(t *testing.T) {

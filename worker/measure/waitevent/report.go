@@ -38,7 +38,7 @@ type Report struct {
 	Others   []string
 }
 
-// QueryTotal has the number of executions of a query that have ended, and their total time.
+// QueryTotal has the number of executions of a query that have ended, and their total time within the measurement.
 type QueryTotal struct {
 	ID         int64
 	Text       string // empty: not known
