@@ -23,19 +23,19 @@ type poller struct {
 	stop  chan struct{}
 	done  chan struct{}
 
-	mu     sync.Mutex
-	since  time.Time
-	slots  map[int]*polled
-	ended  table          // sums of ended processes that are not in keep
-	resets map[int]uint64 // number of resets, by the server's process id
-	keep   keeper
-	err    error // why the reading ended, if not by Close
+	mu    sync.Mutex
+	since time.Time
+	slots map[int]*polled
+	ended table // sums of ended processes that are not in keep
+	keep  keeper
+	err   error // why the reading ended, if not by Close
 }
 
 // polled has the figures of the process that uses a slot at present.
 type polled struct {
-	pid    int // process id as the server sees it
-	local  int // process id as this process sees it
+	pid    int        // process id as the server sees it
+	id     process.ID // as this process sees it
+	resets uint64     // number of resets
 	events table
 }
 
@@ -43,8 +43,7 @@ type polled struct {
 func openPoller(p *procs, info Info, o Options) (*poller, error) {
 	w := &poller{
 		procs: p, info: info, stop: make(chan struct{}), done: make(chan struct{}), since: time.Now(),
-		slots: make(map[int]*polled), ended: make(table), resets: make(map[int]uint64),
-		keep: keeper{pids: o.Keep, most: o.KeepEnded},
+		slots: make(map[int]*polled), ended: make(table), keep: keeper{pids: o.Keep, most: o.KeepEnded},
 	}
 	first := make([]uint32, 2*p.count)
 	if err := p.readAll(first); err != nil {
@@ -94,23 +93,41 @@ func (w *poller) take(buffer []uint32, passed time.Duration) {
 		event, pid := buffer[2*i], int(buffer[2*i+1])
 		s := w.slots[i]
 		if s != nil && s.pid != pid {
-			p := w.process(i, s)
-			p.Ended = true
-			if !w.keep.add(p) {
-				w.ended.addAll(p.Events)
-			}
-			delete(w.resets, s.pid)
-			delete(w.slots, i)
+			w.end(i, s)
 			s = nil
 		}
 		if event == 0 || pid == 0 {
 			continue
 		}
 		if s == nil {
-			s = &polled{pid: pid, local: w.procs.local(pid), events: make(table)}
+			id, err := process.IDOf(w.procs.local(pid))
+			if err != nil {
+				continue // the process has ended, or it is not known which process this is
+			}
+			s = &polled{pid: pid, id: id, events: make(table)}
 			w.slots[i] = s
 		}
 		s.events.at(event).Total += passed
+	}
+}
+
+// end moves the figures of the process that used a slot to those of ended processes.
+func (w *poller) end(slot int, s *polled) {
+	p := w.process(slot, s)
+	p.Ended = true
+	if !w.keep.add(p) {
+		w.ended.addAll(p.Events)
+	}
+	delete(w.slots, slot)
+}
+
+// endGone ends the slots whose processes have ended. Until PostgreSQL 16, the PGPROC of an ended process keeps its process id until
+// another process uses it.
+func (w *poller) endGone() {
+	for i, s := range w.slots {
+		if s.id.Ended() {
+			w.end(i, s)
+		}
 	}
 }
 
@@ -125,16 +142,21 @@ func (w *poller) Snapshot() (*Snapshot, error) {
 	if w.err != nil {
 		return nil, w.err
 	}
+	return w.snapshot(), nil
+}
+
+func (w *poller) snapshot() *Snapshot {
+	w.endGone()
 	s := &Snapshot{At: time.Now(), Since: w.since, Ended: w.ended.list()}
 	for i, slot := range w.slots {
 		s.Processes = append(s.Processes, w.process(i, slot))
 	}
 	s.Processes = w.keep.addTo(s.Processes)
-	return s, nil
+	return s
 }
 
 func (w *poller) process(slot int, s *polled) Process {
-	return Process{PID: s.local, Slot: slot, Events: s.events.list(), Resets: w.resets[s.pid]}
+	return Process{PID: s.id.PID, Slot: slot, Events: s.events.list(), Resets: s.resets}
 }
 
 func (w *poller) Check() error {
@@ -151,11 +173,12 @@ func (w *poller) Queries() ([]QueryFigures, error) { return nil, nil }
 func (w *poller) Reset(pid int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.endGone()
 	known := false
 	for _, slot := range w.slots {
-		if slot.local == pid {
+		if slot.id.PID == pid {
 			slot.events = make(table)
-			w.resets[slot.pid]++
+			slot.resets++
 			known = true
 		}
 	}
@@ -167,7 +190,7 @@ func (w *poller) ResetAll() error {
 	defer w.mu.Unlock()
 	for _, slot := range w.slots {
 		slot.events = make(table)
-		w.resets[slot.pid]++
+		slot.resets++
 	}
 	w.keep.ended = nil
 	w.ended = make(table)
