@@ -80,18 +80,18 @@ func (s *Service) historyRows(ctx context.Context, req spool.Request) ([][]strin
 	if err != nil {
 		return nil, err
 	}
-	return recordedRows(ctx, r, since, until, req.Targets)
+	return recordedRows(ctx, r, since, until, req.Targets, req.Encoding)
 }
 
 // recordedRows returns a first row with a notice, and then whole sweeps of a span, as many as an answer has room for.
 // If the first sweep alone is too large, texts of queries are left out, and if it is still too large, the processes
-// with the largest PIDs are left out, too.
-func recordedRows(ctx context.Context, r *store.Reader, since, until time.Time, pids []int) ([][]string, error) {
+// with the largest PIDs are left out, too. encoding is the encoding of the caller's database.
+func recordedRows(ctx context.Context, r *store.Reader, since, until time.Time, pids []int, encoding string) ([][]string, error) {
 	rows, size := [][]string{nil}, 0
 	var next time.Time // time of the first sweep that is left out
 	var notes []string
 	summary, err := store.ReadSpan(ctx, r, since, until, func(w *store.SpanSweep, _ *store.Gap) error {
-		part, bytes := sweepRows(w, pids)
+		part, bytes := sweepRows(w, pids, encoding)
 		if len(part) == 0 {
 			return nil
 		}
@@ -100,7 +100,7 @@ func recordedRows(ctx context.Context, r *store.Reader, since, until time.Time, 
 			return nil
 		}
 		if next = w.Time; len(rows) == 1 { // the next call must not begin with this sweep again
-			rows, notes = fitting(rows, part)
+			rows, notes = fitting(rows, part, encoding)
 			if next = w.Time.Add(time.Microsecond); !next.Before(until) {
 				next = time.Time{}
 			}
@@ -114,8 +114,8 @@ func recordedRows(ctx context.Context, r *store.Reader, since, until time.Time, 
 	return rows, nil
 }
 
-// sweepRows returns the rows of a sweep in the order of PIDs, and the size of their texts.
-func sweepRows(w *store.SpanSweep, pids []int) (rows [][]string, size int) {
+// sweepRows returns the rows of a sweep in the order of PIDs, and the size of their texts in an answer.
+func sweepRows(w *store.SpanSweep, pids []int, encoding string) (rows [][]string, size int) {
 	sort.SliceStable(w.Rows, func(i, j int) bool {
 		a, b := w.Rows[i], w.Rows[j]
 		return cmp.Compare(a.PID, b.PID) < 0
@@ -123,15 +123,16 @@ func sweepRows(w *store.SpanSweep, pids []int) (rows [][]string, size int) {
 	for i := range w.Rows {
 		if row := &w.Rows[i]; len(pids) == 0 || slices.Contains(pids, int(row.PID)) {
 			cells := historyRow(w, row)
-			rows, size = append(rows, cells), size+cellsSize(cells)
+			rows, size = append(rows, cells), size+cellsSize(cells, encoding)
 		}
 	}
 	return rows, size
 }
 
-func cellsSize(cells []string) (size int) {
+// cellsSize returns the number of bytes of a row in an answer for a database with this encoding.
+func cellsSize(cells []string, encoding string) (size int) {
 	for _, cell := range cells {
-		size += len(cell) + 1
+		size += spool.Size(cell, encoding) + 1
 	}
 	return size
 }
@@ -145,21 +146,21 @@ const (
 
 // fitting appends the rows of a sweep that is too large for an answer, without the parts for which there is no room. It
 // returns notes on the missing parts.
-func fitting(rows, sweep [][]string) (list [][]string, notes []string) {
+func fitting(rows, sweep [][]string, encoding string) (list [][]string, notes []string) {
 	size := 0
 	for _, cells := range sweep {
-		size += cellsSize(cells) - len(cells[historyQuery])
+		size += cellsSize(cells, encoding) - spool.Size(cells[historyQuery], encoding)
 	}
 	room := limits.MaxRows - size // bytes for texts of queries
 	size = 0
 	texts := 0
 	for i, cells := range sweep {
-		if n := len(cells[historyQuery]); n > max(0, room) {
+		if n := spool.Size(cells[historyQuery], encoding); n > max(0, room) {
 			cells[historyQuery], texts = "", texts+1
 		} else {
 			room -= n
 		}
-		if size += cellsSize(cells); i == maxHistoryRows || size > limits.MaxRows {
+		if size += cellsSize(cells, encoding); i == maxHistoryRows || size > limits.MaxRows {
 			left := len(sweep) - i
 			notes = append(notes, units.Plural(left, "%d {session|sessions} of ")+timeText(cells[historyTime])+
 				units.Plural(left, " {is|are} left out, from PID ")+cells[historyPID]+" on: name the processes")

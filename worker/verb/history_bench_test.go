@@ -133,11 +133,12 @@ func BenchmarkHistoryDay(b *testing.B) {
 					if err := sums.read(context.Background(), reader(), until.Add(-24*time.Hour), until); err != nil {
 						b.Fatal(err)
 					}
-					return len(sums.rows(0))
+					return len(sums.rows(0, encodingUTF8))
 				})
 			}
 			measure("rows 5m", func() int {
-				rows, err := recordedRows(context.Background(), reader(), until.Add(-10*time.Minute), until.Add(-5*time.Minute), nil)
+				rows, err := recordedRows(
+					context.Background(), reader(), until.Add(-10*time.Minute), until.Add(-5*time.Minute), nil, encodingUTF8)
 				if err != nil {
 					b.Fatal(err)
 				}

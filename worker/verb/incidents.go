@@ -52,7 +52,7 @@ func (s *Service) incidentDir() (*incident.Dir, error) {
 
 // incidentRows returns a first row with a notice or "", and then the incidents, the newest first: id, time in
 // microseconds since 1970, rule, cause in words, summary and file.
-func (s *Service) incidentRows(ctx context.Context, _ spool.Request) ([][]string, error) {
+func (s *Service) incidentRows(ctx context.Context, req spool.Request) ([][]string, error) {
 	dir, err := s.incidentDir()
 	if err != nil {
 		return nil, err
@@ -81,9 +81,7 @@ func (s *Service) incidentRows(ctx context.Context, _ spool.Request) ([][]string
 			i.ID, strconv.FormatInt(i.Time.UnixMicro(), 10), i.Reason.Rule, rules.CauseWords(i.Reason.Cause), i.Reason.Summary,
 			filepath.Join(dir.Path, i.ID+".html"),
 		}
-		for _, cell := range row {
-			size += len(cell) + 1
-		}
+		size += cellsSize(row, req.Encoding)
 		rows = append(rows, row)
 	}
 	var parts []string
@@ -97,7 +95,7 @@ func (s *Service) incidentRows(ctx context.Context, _ spool.Request) ([][]string
 	return rows, nil
 }
 
-// incidentText returns an empty notice and the JSON form of an incident.
+// incidentText returns a notice or "", and the JSON form of an incident.
 func (s *Service) incidentText(_ context.Context, req spool.Request) ([][]string, error) {
 	dir, err := s.incidentDir()
 	if err != nil {
@@ -107,11 +105,30 @@ func (s *Service) incidentText(_ context.Context, req spool.Request) ([][]string
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(i)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", incident.ErrUnreadable, err)
+	return incidentJSON(i, req.Encoding)
+}
+
+// incidentJSON returns the rows of incidentText. If the text is too large for an answer, it leaves out the older half of the spans in
+// the incident's history, again and again, and adds a notice.
+func incidentJSON(i *incident.Incident, encoding string) ([][]string, error) {
+	left := 0
+	for {
+		text, err := json.Marshal(i)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", incident.ErrUnreadable, err)
+		}
+		text = portableJSON(text, encoding)
+		n := (len(i.History.Spans) + 1) / 2
+		if len(text) > limits.MaxRows && n > 0 {
+			i.History.Spans, i.History.LeftOut, left = i.History.Spans[n:], i.History.LeftOut+n, left+n
+			continue
+		}
+		notice := ""
+		if left > 0 {
+			notice = units.Plural(left, "%d older {span|spans} of the incident's history {is|are} left out: the incident's file has {it|them}")
+		}
+		return [][]string{{notice}, {string(text)}}, nil
 	}
-	return [][]string{{""}, {string(portableJSON(text, req.Encoding))}}, nil
 }
 
 // portableJSON escapes the characters of a JSON text that the answer could not have in a database with this encoding. The

@@ -38,7 +38,7 @@ func (s *Service) answerMemory(ctx context.Context, c call) spool.Answer {
 		a = memoryFailure(req.Targets[0], err)
 	} else {
 		s.hideStatements(m.Tree, req.Superuser)
-		a = spool.Answer{Rows: memoryRows(m.Bounded(), req.Targets[0])}
+		a = spool.Answer{Rows: memoryRows(m.Bounded(), req.Targets[0], req.Encoding)}
 	}
 	s.log1(req, func(e *zerolog.Event) {
 		e.Int("pid", req.Targets[0]).Dur("took_ms", time.Since(began))
@@ -74,8 +74,9 @@ func (s *Service) memoryContexts(ctx context.Context, req spool.Request) (*captu
 	return s.cfg.Capturer.MemoryContexts(ctx, target, memctx.Options{MaxContexts: limits.MaxContexts, MaxPages: limits.MaxMemoryPages})
 }
 
-// memoryRows returns the rows of pg_get_memory_contexts from a bounded tree. An empty cell becomes NULL.
-func memoryRows(m *capture.MemoryContexts, pid int) [][]string {
+// memoryRows returns the rows of pg_get_memory_contexts from a bounded tree, for a database with this encoding. An empty cell becomes
+// NULL.
+func memoryRows(m *capture.MemoryContexts, pid int, encoding string) [][]string {
 	rows := [][]string{nil}
 	size, leftOut := 0, m.LeftOut
 	for i := range m.Contexts {
@@ -89,10 +90,7 @@ func memoryRows(m *capture.MemoryContexts, pid int) [][]string {
 			c.Name, c.Ident, c.Type, parent, strconv.Itoa(m.Level(i)), "{" + path + "}",
 			cell(c.Total), cell(c.Blocks), cell(c.Free), cell(c.FreeChunks), cell(c.Used()),
 		}
-		for _, text := range row {
-			size += len(text) + 1
-		}
-		if size > limits.MaxRows {
+		if size += cellsSize(row, encoding); size > limits.MaxRows {
 			leftOut = true
 			break
 		}

@@ -43,7 +43,7 @@ func (s *Service) summaryRows(ctx context.Context, req spool.Request) ([][]strin
 	if err := b.read(ctx, r, since, until); err != nil {
 		return nil, err
 	}
-	return b.rows(len(r.Damage)), nil
+	return b.rows(len(r.Damage), req.Encoding), nil
 }
 
 // maxBucket is the longest bucket. The SQL function has the same limit.
@@ -233,8 +233,8 @@ func (b *buckets) makeRoom(coming int64) {
 }
 
 // rows returns a first row with a notice or "", and then the rows in the order of time. damaged is the number of files
-// that could not be read whole.
-func (b *buckets) rows(damaged int) [][]string {
+// that could not be read whole. encoding is the encoding of the caller's database.
+func (b *buckets) rows(damaged int, encoding string) [][]string {
 	type entry struct {
 		bucketKey
 		*bucketValue
@@ -266,12 +266,9 @@ func (b *buckets) rows(damaged int) [][]string {
 			strconv.FormatInt(e.from, 10), c.kind, c.waitType, c.waitEvent, c.db, c.user, id(e.bucketKey.query), v.query,
 			strconv.FormatInt(v.samples, 10), strconv.FormatFloat(v.weight, 'f', 3, 64), id(v.top()),
 		}
-		n := 0
-		for _, cell := range row {
-			n += len(cell) + 1
-		}
+		n := cellsSize(row, encoding)
 		if size+n > limits.MaxRows { // no room: leave out the text of the query
-			n -= len(v.query)
+			n -= spool.Size(v.query, encoding)
 			row[7], shortened = "", shortened || v.query != ""
 		}
 		size += n

@@ -128,18 +128,43 @@ func clean(b *strings.Builder, s string, ascii bool) {
 	}
 	for len(s) > 0 {
 		r, size := utf8.DecodeRuneInString(s)
-		switch {
-		case r == utf8.RuneError && size == 1, r < 0x80 && unicode.IsControl(r) && r != '\n' && r != '\t':
-			fmt.Fprintf(b, `\x%02x`, s[0])
-		case r < 0x80, !ascii && render.VisibleRune(r):
+		switch format, _ := escape(r, size, ascii); {
+		case format == "":
 			b.WriteString(s[:size])
-		case r > 0xffff:
-			fmt.Fprintf(b, `\U%08x`, r)
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(b, format, s[0])
 		default:
-			fmt.Fprintf(b, `\u%04x`, r)
+			fmt.Fprintf(b, format, r)
 		}
 		s = s[size:]
 	}
+}
+
+// escape returns the format of the form that clean writes for a character, and the size of that form in bytes. The format is empty if
+// the character stays. size is the size of the character; 1 for RuneError: an invalid byte.
+func escape(r rune, size int, ascii bool) (format string, length int) {
+	switch {
+	case r == utf8.RuneError && size == 1, r < 0x80 && unicode.IsControl(r) && r != '\n' && r != '\t':
+		return `\x%02x`, len(`\x00`)
+	case r < 0x80, !ascii && render.VisibleRune(r):
+		return "", size
+	case r > 0xffff:
+		return `\U%08x`, len(`\U00000000`)
+	}
+	return `\u%04x`, len(`\u0000`)
+}
+
+// Size returns the number of bytes of a text in an answer for a database with this encoding.
+func Size(s, encoding string) (n int) {
+	if plain(s) {
+		return len(s)
+	}
+	for len(s) > 0 {
+		r, size := utf8.DecodeRuneInString(s)
+		_, length := escape(r, size, encoding != unicodeEncoding)
+		n, s = n+length, s[size:]
+	}
+	return n
 }
 
 // plain reports whether s is only printable ASCII, tabs and line ends, which is the common case.

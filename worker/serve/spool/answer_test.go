@@ -45,6 +45,9 @@ func TestEncode(t *testing.T) {
 		if got := string(c.answer.encode(c.encoding)); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
+		if n := len((Answer{Text: c.answer.Text}).encode(c.encoding)) - separators; n != Size(c.answer.Text, c.encoding) {
+			t.Errorf("%s: the size is %d, want %d", name, Size(c.answer.Text, c.encoding), n)
+		}
 	}
 }
 
@@ -75,6 +78,8 @@ func FuzzEncode(f *testing.F) {
 		}.encode(encoding))
 		fields := strings.Split(got, separator)
 		switch {
+		case fields[0] == "" && len(fields[len(fields)-1]) != Size(text, encoding):
+			t.Fatalf("the size of the text is %d: %q", Size(text, encoding), got)
 		case len(fields) != 6:
 			t.Fatalf("%d fields: %q", len(fields), got)
 		case fields[0] != "" && (fields[0] != "WARNING" && fields[0] != "ERROR" || len(fields[1]) != 5 || fields[2] == ""):
