@@ -67,6 +67,25 @@ func TestFind(t *testing.T) {
 	})
 }
 
+// TestDataDirInOtherEncoding finds a server over TCP by its data directory, whose name is no text in the encoding of the database.
+func TestDataDirInOtherEncoding(t *testing.T) {
+	for encoding, name := range map[string]string{"LATIN1": "größe", "SQL_ASCII": "gr\xf6\xdfe"} {
+		t.Run(encoding, func(t *testing.T) {
+			s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{TCP: true, Stopped: true, InitDB: []string{"--encoding=" + encoding}})
+			dir := filepath.Join(filepath.Dir(s.DataDir), name)
+			if err := os.Rename(s.DataDir, dir); err != nil {
+				t.Fatal(err)
+			}
+			s.DataDir = dir
+			s.Start()
+			c, err := cluster.Find(t.Context(), cluster.Options{ConnString: s.TCP("postgres", "postgres")})
+			if err != nil || c.DataDir != dir || c.PostmasterPID != s.PostmasterPID() {
+				t.Errorf("%+v, %v", c, err)
+			}
+		})
+	}
+}
+
 // ownSessions checks ByConnection in sessions over either way in.
 func ownSessions(t *testing.T, s *pgtest.Server) {
 	c := byDataDir(t, s)

@@ -61,6 +61,9 @@ func Find(ctx context.Context, o Options) (Cluster, error) {
 	if len(errs) > 0 {
 		return Cluster{}, errors.Join(errs...)
 	}
+	for _, name := range []string{"client_encoding", "standard_conforming_strings"} { // pgx needs them for ask, and poolers accept them
+		config.RuntimeParams[name] = sessionSettings[name]
+	}
 	conn, err := Connect(ctx, config)
 	if err != nil {
 		return Cluster{}, adviseMethod(config, pooled(ctx, config, err))
@@ -110,9 +113,16 @@ func ByConnection(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 	return c, nil
 }
 
+// reportedDataDir returns the data directory that the server reports, byte for byte: the path need not be a text in the encoding of the
+// session's database.
+func reportedDataDir(ctx context.Context, conn *pgx.Conn) (string, error) {
+	var dir []byte
+	err := ask(ctx, conn, "SELECT "+RawText("pg_catalog.current_setting('data_directory')")).Scan(&dir)
+	return string(dir), err
+}
+
 func bySetting(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
-	var dir string
-	err := ask(ctx, conn, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir)
+	dir, err := reportedDataDir(ctx, conn)
 	var denied *pgconn.PgError
 	if errors.As(err, &denied) && denied.Code == sqlInsufficientPrivilege {
 		return Cluster{}, fmt.Errorf("asking the server for its data directory: %w; connect over a unix socket, name the "+
@@ -156,8 +166,8 @@ func describe(ctx context.Context, conn *pgx.Conn) string {
 	}
 	config := conn.Config()
 	at := fmt.Sprintf("the server at %s port %d", hostOf(config.Host), config.Port)
-	var dir string
-	if err := ask(ctx, conn, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir); err != nil {
+	dir, err := reportedDataDir(ctx, conn)
+	if err != nil {
 		return at
 	}
 	return fmt.Sprintf("%s, whose data directory is %s", at, dir)
