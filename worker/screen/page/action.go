@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 )
@@ -23,5 +24,15 @@ func (p *Page) Capture(ctx context.Context, pid int) ([]byte, error) {
 	if d.Session == nil || d.Session.Now == nil {
 		return nil, fmt.Errorf("process %d: %w", pid, source.ErrNoSession)
 	}
-	return json.Marshal(Answer{d, true, fmt.Sprintf("pg_stat_backtrace capture --nonstop %d", pid)})
+	return json.Marshal(Answer{d, true, captureCommand(d)})
+}
+
+// captureCommand returns the command that captures the session of d by its process id on this host. While that is not known, such as
+// directly after the start of a session in a container, it is a command that takes the server's process id.
+func captureCommand(d *view.Data) string {
+	now := d.Session.Now
+	if d.Info != nil && d.Info.OwnPIDs && now.PID == now.ServerPID {
+		return fmt.Sprintf("pg_stat_backtrace top -D %s --batch --pid %d", render.ShellWord(d.Info.DataDir), now.ServerPID)
+	}
+	return fmt.Sprintf("pg_stat_backtrace capture --nonstop %d", now.PID)
 }
