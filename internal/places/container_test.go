@@ -160,6 +160,11 @@ func (s *elsewhere) answers(t *testing.T) {
 			}
 		}
 	}
+	var planned int
+	err := boss.QueryRow(t.Context(), "SELECT (pg_get_running_plan($1::int, 'json')::json ->> 'pid')::int", target).Scan(&planned)
+	if err != nil || planned != target {
+		t.Errorf("the plan of process %d is that of %d: %v", target, planned, err)
+	}
 	var queued int64
 	if err := boss.QueryRow(t.Context(), "SELECT pg_request_backtrace($1::int)", target).Scan(&queued); err != nil {
 		t.Fatal(err)

@@ -86,6 +86,7 @@ func (s *Service) runningPlan(ctx context.Context, req spool.Request) (string, e
 	if p.Err != nil {
 		return "", p.Err
 	}
+	p.PID = pid // as the server sees it: target.PID is the id on this host
 	if !s.showsStatements(req.Superuser) {
 		for i, l := range p.Plans.Levels {
 			if l.Inner {
