@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/units"
 )
 
@@ -32,7 +34,11 @@ var numberKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile
 func (Nameless) check(f Filter) error {
 	for _, c := range f {
 		switch c.By {
-		case ByEvent, ByType, ByClass:
+		case ByEvent, ByClass:
+		case ByType:
+			if c.Key != namelessType(c.Key) {
+				return fmt.Errorf("the filter %s: %w", c.By, ErrNeedsOperator)
+			}
 		case BySession, ByQuery:
 			if !numberKey().MatchString(c.Key) {
 				return fmt.Errorf("the filter %s: %w", c.By, ErrNeedsOperator)
@@ -100,15 +106,22 @@ func (n Nameless) Load(ctx context.Context, q Query, columns int) (*Load, error)
 
 // `Who` implements the method of Source.
 func (n Nameless) Who(ctx context.Context, q Query, by By, limit int) (*Who, error) {
-	if err := n.check(append(slices.Clone(q.Filter), Condition{By: by, Key: "0"})); err != nil {
+	if err := n.check(append(slices.Clone(q.Filter), Condition{By: by})); err != nil {
 		return nil, err
 	}
 	w, err := n.of.Who(ctx, q, by, limit)
 	if err != nil {
 		return nil, err
 	}
-	x := &Who{Span: w.Span, By: w.By, Rows: []WhoRow{}, Others: w.Others, Active: w.Active, Seconds: w.Seconds}
+	x := &Who{Span: w.Span, By: w.By, Rows: []WhoRow{}, Active: w.Active, Seconds: w.Seconds}
+	if o := w.Others; o != nil {
+		x.Others = &WhoRow{Count: o.Count, Active: o.Active, Share: o.Share, ByClass: o.ByClass}
+	}
 	for _, r := range w.Rows {
+		if by == ByType && r.Key != namelessType(r.Key) {
+			x.addOther(&r)
+			continue
+		}
 		name := r.Key
 		if by == BySession && pidOf(r.Key) == "0" {
 			name = r.Name
@@ -117,12 +130,37 @@ func (n Nameless) Who(ctx context.Context, q Query, by By, limit int) (*Who, err
 		}
 		x.Rows = append(x.Rows, WhoRow{Key: r.Key, Name: name, Count: r.Count, Active: r.Active, Share: r.Share, ByClass: r.ByClass})
 	}
-	if x.Others != nil {
-		o := x.Others
-		x.Others = &WhoRow{Count: o.Count, Active: o.Active, Share: o.Share, ByClass: o.ByClass}
-	}
 	return x, nil
 }
+
+// addOther adds a row to the row named Others.
+func (w *Who) addOther(r *WhoRow) {
+	o := &WhoRow{ByClass: map[string]float64{}}
+	if w.Others != nil {
+		*o = *w.Others
+		o.ByClass = maps.Clone(o.ByClass)
+	}
+	o.Count, o.Active, o.Share = o.Count+1, o.Active+r.Active, o.Share+r.Share
+	for class, n := range r.ByClass {
+		o.ByClass[class] += n
+	}
+	w.Others = o
+}
+
+// namelessType returns the type of a process. An extension can put names of databases and users into the types of its workers, so
+// their type is state.BackgroundWorker.
+func namelessType(kind string) string {
+	const newest = 19 // has all types
+	if kind == "" || kind == state.ParallelWorker || slices.Contains(state.BackendTypes(newest), kind) || coreWorker().MatchString(kind) {
+		return kind
+	}
+	return state.BackgroundWorker
+}
+
+// coreWorker matches the types of PostgreSQL's own background workers.
+var coreWorker = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^logical replication (launcher|((apply|parallel|tablesync|sequencesync) )?worker)$`)
+})
 
 // pidOf returns the process id in the key of a session, which is PID-START.
 func pidOf(key string) string {
@@ -205,7 +243,7 @@ func namelessLine(s *SessionLine) *SessionLine {
 		return nil
 	}
 	x := &SessionLine{Class: s.Class, Own: s.Own, Session: moment.Session{
-		PID: s.PID, ServerPID: s.ServerPID, Started: s.Started, Type: s.Type, State: s.State, XactStart: s.XactStart,
+		PID: s.PID, ServerPID: s.ServerPID, Started: s.Started, Type: namelessType(s.Type), State: s.State, XactStart: s.XactStart,
 		QueryStart: s.QueryStart, StateStart: s.StateStart, Wait: s.Wait, QueryID: s.QueryID, Leader: s.Leader, PrivateBytes: s.PrivateBytes,
 	}}
 	for _, b := range s.Blockers {

@@ -63,15 +63,22 @@ func (full) Findings(context.Context, Span) (*Findings, error) {
 	return f, nil
 }
 
-func (full) Who(context.Context, Query, By, int) (*Who, error) {
+func (full) Who(_ context.Context, _ Query, by By, _ int) (*Who, error) {
 	w := filled[Who]()
-	w.By, w.Rows[0].Key, w.Others.Key = ByQuery, "12", ""
+	w.By, w.Rows[0].Key, w.Others.Key = by, "12", ""
+	if by == ByType {
+		w.Rows[0].Key = extensionType
+		w.Rows = append(w.Rows, WhoRow{Key: clientBackend, Name: clientBackend, Active: 1})
+	}
 	return w, nil
 }
 
+// extensionType is the type of an extension's background worker.
+const extensionType = "maintenance (dbname=" + secret + ")"
+
 // plain sets the texts of a session that are from PostgreSQL itself.
 func plain(s *SessionLine) {
-	s.Class, s.Type, s.State, s.Wait = Lock, clientBackend, stateActive, &moment.Wait{Type: Lock, Event: "tuple"}
+	s.Class, s.Type, s.State, s.Wait = Lock, extensionType, stateActive, &moment.Wait{Type: Lock, Event: "tuple"}
 	b := &s.Blockers[0]
 	b.Lock, b.Mode, b.Object, b.Held = "relation", "m", "5/1", "m"
 }
@@ -104,10 +111,11 @@ func TestNamelessHasNoNames(t *testing.T) {
 	info, _ := n.Info(ctx)
 	findings, _ := n.Findings(ctx, span)
 	who, _ := n.Who(ctx, q, ByQuery, 10)
+	types, _ := n.Who(ctx, q, ByType, 10)
 	sessions, _ := n.Sessions(ctx, nil, 10)
 	blocking, _ := n.Blocking(ctx)
 	session, _ := n.Session(ctx, 7, span)
-	for _, answer := range []any{info, findings, who, sessions, blocking, session} {
+	for _, answer := range []any{info, findings, who, types, sessions, blocking, session} {
 		text, err := json.Marshal(answer)
 		if err != nil {
 			t.Fatal(err)
@@ -118,7 +126,7 @@ func TestNamelessHasNoNames(t *testing.T) {
 	}
 	for _, c := range []Condition{
 		{By: ByUser, Key: "1"}, {By: ByDatabase, Key: "1"}, {By: ByApplication, Key: "x"}, {By: ByPhrase, Key: "x"},
-		{By: ByQuery, Key: "select secret from t"},
+		{By: ByQuery, Key: "select secret from t"}, {By: ByType, Key: extensionType},
 	} {
 		q.Filter = Filter{c}
 		if _, err := n.Load(ctx, q, 10); !errors.Is(err, ErrNeedsOperator) {
@@ -126,6 +134,17 @@ func TestNamelessHasNoNames(t *testing.T) {
 		}
 		if _, err := n.Sessions(ctx, q.Filter, 10); !errors.Is(err, ErrNeedsOperator) {
 			t.Errorf("sessions with filter %v: %v", c, err)
+		}
+	}
+	if len(types.Rows) != 1 || types.Rows[0].Name != clientBackend || types.Others == nil || types.Others.Count != 8 {
+		t.Errorf("by type: %+v, others %+v", types.Rows, types.Others)
+	}
+	if got := sessions.Sessions[0].Type; got != "background worker" {
+		t.Errorf("the type of an extension's worker is %q", got)
+	}
+	for _, kind := range []string{"", clientBackend, "parallel worker", "logical replication apply worker", "walsummarizer"} {
+		if err := n.check(Filter{{By: ByType, Key: kind}}); err != nil || namelessType(kind) != kind {
+			t.Errorf("type %q: %v", kind, err)
 		}
 	}
 	if _, err := n.Who(ctx, Query{Span: span}, ByUser, 10); !errors.Is(err, ErrNeedsOperator) {
