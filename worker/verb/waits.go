@@ -173,13 +173,20 @@ func (s *Service) changeWaits(req spool.Request) error {
 // reportRows returns a row for each process and event or, for the verbs of lost waits, a row for each process. The
 // verbs that end in _own have only the rows of the caller's backends.
 func (s *Service) reportRows(ctx context.Context, req spool.Request) ([][]string, error) {
+	own := req.Verb == verbWaitsOwn || req.Verb == verbOverflowOwn
+	var before map[int]process.ID
+	if own {
+		var err error
+		if before, err = s.identities(); err != nil { // before the figures are read: another process may get a process id after it
+			return nil, err
+		}
+	}
 	report, err := s.cfg.Waits.Report()
 	if err != nil {
 		return nil, err
 	}
-	own := req.Verb == verbWaitsOwn || req.Verb == verbOverflowOwn
 	if own {
-		if err := s.keepOwn(ctx, req, &report); err != nil {
+		if err := s.keepOwn(ctx, req, &report, before); err != nil {
 			return nil, err
 		}
 	}
@@ -204,8 +211,29 @@ func (s *Service) reportRows(ctx context.Context, req spool.Request) ([][]string
 	return rows, nil
 }
 
-// keepOwn removes the processes whose backtrace the caller may not see (authz.Decide) from the report.
-func (s *Service) keepOwn(ctx context.Context, req spool.Request, report *waitevent.Report) error {
+// identities returns the server's processes, by the process id that the server sees.
+func (s *Service) identities() (map[int]process.ID, error) {
+	server, err := s.cfg.Server()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoServer, err)
+	}
+	pids, err := server.Children()
+	if err != nil {
+		return nil, err
+	}
+	ids := make(map[int]process.ID, len(pids))
+	for _, pid := range pids {
+		if id, err := process.IDOf(server.Local(pid)); err == nil {
+			ids[pid] = id
+		}
+	}
+	return ids, nil
+}
+
+// keepOwn removes the processes whose backtrace the caller may not see (authz.Decide) from the report. The parameter before is the
+// result of identities before the figures were read. keepOwn also removes processes that have ended since then, because the caller's
+// rights may be rights for another process with the same id.
+func (s *Service) keepOwn(ctx context.Context, req spool.Request, report *waitevent.Report, before map[int]process.ID) error {
 	pids := make([]int, len(report.Processes))
 	for i, p := range report.Processes {
 		pids[i] = p.PID
@@ -215,7 +243,9 @@ func (s *Service) keepOwn(ctx context.Context, req spool.Request, report *waitev
 		return err
 	}
 	report.Processes = slices.DeleteFunc(report.Processes, func(p waitevent.ProcessRows) bool {
-		return authz.Decide(caller(req), p.PID, facts[p.PID]) != nil
+		id, known := before[p.PID]
+		now, err := process.IDOf(id.PID)
+		return !known || err != nil || now != id || authz.Decide(caller(req), p.PID, facts[p.PID]) != nil
 	})
 	return nil
 }
