@@ -299,6 +299,13 @@ func (l *Live) look(m *moment.Moment) *facts {
 	f.memory = l.memories.limitOf(l.reader.Cluster().PostmasterPID)
 	l.memories.read(m, l.reader.Cluster().Outside())
 	f.replay = l.replay(m)
+	f.readStates(m, l.reader.Cluster().Outside())
+	return f
+}
+
+// readStates reads the states. outside is set if the server is in another PID namespace. The states of sessions from a recorder whose
+// process id on this host is not known are then not read: another process of the host can have the server's process id.
+func (f *facts) readStates(m *moment.Moment, outside bool) {
 	kernel := 0
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
@@ -306,7 +313,7 @@ func (l *Live) look(m *moment.Moment) *facts {
 		if class != CPU && class != IO && class != Other && class != Extension {
 			continue
 		}
-		if len(f.states) >= maxStates {
+		if len(f.states) >= maxStates || outside && s.PID == s.ServerPID {
 			f.unseen++
 			continue
 		}
@@ -322,7 +329,6 @@ func (l *Live) look(m *moment.Moment) *facts {
 			}
 		}
 	}
-	return f
 }
 
 // add stores a sample and its findings. The sample stands for the time since the sample before it, but at most for the time

@@ -100,3 +100,17 @@ func TestMemoryOfProcesses(t *testing.T) {
 		t.Errorf("the host has %d bytes", got)
 	}
 }
+
+// TestStatesOutside expects no state of a process of this host that has the process id of a server in a container.
+func TestStatesOutside(t *testing.T) {
+	t.Parallel()
+	m := &moment.Moment{Time: noon, Sessions: []moment.Session{client(os.Getpid(), stateActive, ""), client(1, stateActive, "")}}
+	m.Sessions[1].PID = os.Getpid() // known on this host
+	for outside, want := range map[bool]int{false: 2, true: 1} {
+		f := &facts{m: m, states: map[int]byte{}, kernel: map[int]string{}}
+		f.readStates(m, outside)
+		if len(f.states) != want || f.states[1] == 0 || f.unseen != 2-want {
+			t.Errorf("outside %t: states %v, %d not read", outside, f.states, f.unseen)
+		}
+	}
+}
