@@ -21,6 +21,7 @@ import (
 type SessionReport struct {
 	server  *Server
 	queries map[uint64]*sessionQuery
+	others  sessionQuery // further queries, after the first maxQueries; its id is 0 if there are none
 	between sessionQuery // waits outside of queries, and queries without an id
 	running *execution   // nil: no execution runs
 	began   time.Time    // of the trace; the zero time: not known
@@ -160,10 +161,18 @@ func (r *SessionReport) abandon() {
 	}
 }
 
+// maxQueries bounds the number of queries with figures of their own. Statements about temporary tables have a new query id for each
+// table.
+const maxQueries = 1 << 14
+
 // query returns the figures of a query; for id 0, those outside of queries.
 func (r *SessionReport) query(id uint64) *sessionQuery {
 	if id == 0 {
 		return &r.between
+	}
+	if r.queries[id] == nil && len(r.queries) >= maxQueries {
+		r.others.id = id
+		return &r.others
 	}
 	if r.queries[id] == nil {
 		r.queries[id] = &sessionQuery{id: id}
@@ -211,6 +220,10 @@ func (r *SessionReport) Text(w io.Writer) error {
 			b.WriteString("    " + render.OneLine(text) + "\n")
 		}
 		r.events(&b, q)
+	}
+	if r.others.id != 0 {
+		r.others.title(&b, fmt.Sprintf("Other queries, after the first %d: ", maxQueries))
+		r.events(&b, &r.others)
 	}
 	if len(r.queries) == 0 && len(r.between.events) == 0 {
 		b.WriteString("No wait ended meanwhile.\n")

@@ -185,6 +185,37 @@ func TestSessionReport(t *testing.T) {
 	}
 }
 
+// TestManyQueriesOfSession adds up the queries after the first ones, so that the figures of a long trace stay small.
+func TestManyQueriesOfSession(t *testing.T) {
+	s := named(t)
+	sleep := event(t, s, "Timeout", "PgSleep")
+	r := s.NewSessionReport()
+	for id := range uint64(maxQueries + 10) {
+		r.Add([]waits.Record{
+			{Kind: waits.QueryStart, Query: id + 1},
+			{Kind: waits.Wait, Event: sleep, Took: time.Millisecond, Query: id + 1},
+			{Kind: waits.QueryEnd, Took: 2 * time.Millisecond, Query: id + 1},
+		})
+	}
+	r.Add([]waits.Record{{Kind: waits.QueryStart, Query: 5}, {Kind: waits.QueryEnd, Took: time.Minute, Query: 5}})
+	var b bytes.Buffer
+	if err := r.Text(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"Query 5: 2 executions ended, ",
+		"Other queries, after the first 16384: 10 executions ended, 20 ms elapsed, 2 ms on average, 2 ms at most\n",
+		"Timeout PgSleep        10     10 ms  50.0 %",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n...%s", want, b.String()[max(0, b.Len()-1000):])
+		}
+	}
+	if len(r.queries) != maxQueries {
+		t.Errorf("%d queries have figures of their own", len(r.queries))
+	}
+}
+
 // TestSharesOfCountedExecutions expects shares that add up to 100 %, and a line for each execution that does not count.
 func TestSharesOfCountedExecutions(t *testing.T) {
 	s := named(t)
