@@ -12,7 +12,7 @@ CLANG=${CLANG:-clang-19}
 main() {
 	local where=$TOP status=0 changed file
 	command -v "$CLANG" >/dev/null || die "$CLANG is not installed" "apt-get install clang-19 llvm-19"
-	export BPF2GO_CC=$CLANG BPF2GO_STRIP=${CLANG/clang/llvm-strip}
+	export CLANG BPF2GO_CC=$CLANG BPF2GO_STRIP=$TOP/scripts/bpfstrip.sh
 	if [[ ${1:-} == --check ]]; then
 		make_workdir
 		where=$WORK/tree
