@@ -189,8 +189,9 @@ func (k *kernel) end(s *slot) {
 	delete(k.resets, int(s.Pid))
 }
 
-// refresh reads all slots, before the counters of their histograms can wrap.
+// refresh reads all slots, before the counters of their histograms can wrap. It also follows the clock.
 func (k *kernel) refresh() {
+	k.programs.followClock()
 	for i := range k.programs.Slots() {
 		if k.read(i) && k.buffer.Pid != 0 && holds(&k.buffer) {
 			k.take(&k.buffer)

@@ -87,6 +87,13 @@ func TestLoad(t *testing.T) {
 			if _, err := p.Counters(); err != nil {
 				t.Error(err)
 			}
+			since := p.kernel.Variables[waitsVarCountedSince]
+			var got uint64
+			err = since.Set(serverTime() + uint64(time.Hour.Microseconds())) // as after the clock was set back by an hour
+			p.followClock()
+			if err := errors.Join(err, since.Get(&got)); err != nil || got == 0 || got > serverTime() {
+				t.Errorf("statements count from %d, now it is %d: %v", got, serverTime(), err)
+			}
 		})
 	}
 }

@@ -103,11 +103,22 @@ func (p *programs) Queries() ([]QueryFigures, error) {
 
 // countFromNow makes the programs count the time of statements from now on, also of running statements.
 func (p *programs) countFromNow() error {
-	if err := p.kernel.Variables[waitsVarCountedSince].Set(uint64(time.Since(serverEpoch()).Microseconds())); err != nil {
+	if err := p.kernel.Variables[waitsVarCountedSince].Set(serverTime()); err != nil {
 		return fmt.Errorf("set the time from which statements count: %w", err)
 	}
 	return nil
 }
+
+// followClock makes statements count again after the clock was set back.
+func (p *programs) followClock() {
+	var since uint64
+	if err := p.kernel.Variables[waitsVarCountedSince].Get(&since); err == nil && since > serverTime() {
+		_ = p.countFromNow() // after an error, refresh tries it again
+	}
+}
+
+// serverTime is the time now as a time stamp of the server.
+func serverTime() uint64 { return uint64(time.Since(serverEpoch()).Microseconds()) }
 
 // serverEpoch is the zero of the server's time stamps.
 func serverEpoch() time.Time { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) }
