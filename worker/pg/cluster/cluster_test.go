@@ -71,7 +71,9 @@ func TestFind(t *testing.T) {
 func TestDataDirInOtherEncoding(t *testing.T) {
 	for encoding, name := range map[string]string{"LATIN1": "größe", "SQL_ASCII": "gr\xf6\xdfe"} {
 		t.Run(encoding, func(t *testing.T) {
-			s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{TCP: true, Stopped: true, InitDB: []string{"--encoding=" + encoding}})
+			s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{
+				TCP: true, Stopped: true, InitDB: []string{"--encoding=" + encoding}, Conf: []string{"bytea_output = escape"},
+			})
 			dir := filepath.Join(filepath.Dir(s.DataDir), name)
 			if err := os.Rename(s.DataDir, dir); err != nil {
 				t.Fatal(err)

@@ -121,6 +121,7 @@ func TestConnSettings(t *testing.T) {
 			ALTER ROLE worker SET statement_timeout = 0;
 			ALTER ROLE worker SET work_mem = '64kB';
 			ALTER ROLE worker SET quote_all_identifiers = on;
+			ALTER ROLE worker SET bytea_output = escape;
 			ALTER DATABASE postgres SET idle_session_timeout = 10;
 			ALTER DATABASE postgres SET application_name = mine`)
 		dsn := server.DSN("worker", "postgres") + " options='-c search_path=worse'"
@@ -131,7 +132,7 @@ func TestConnSettings(t *testing.T) {
 		for name, want := range map[string]string{
 			"search_path": "pg_catalog", "default_transaction_read_only": "on", "statement_timeout": "30s",
 			"idle_session_timeout": "0", "application_name": "pg_stat_backtrace", "client_encoding": "UTF8",
-			"standard_conforming_strings": "on", "work_mem": "64MB", "quote_all_identifiers": "off",
+			"standard_conforming_strings": "on", "work_mem": "64MB", "quote_all_identifiers": "off", "bytea_output": "hex",
 		} {
 			got, err := s.query(t.Context(), "SELECT current_setting('"+name+"')")
 			if err != nil || got != want {

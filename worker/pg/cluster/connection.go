@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -116,8 +117,12 @@ func ByConnection(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 // reportedDataDir returns the data directory that the server reports, byte for byte: the path need not be a text in the encoding of the
 // session's database.
 func reportedDataDir(ctx context.Context, conn *pgx.Conn) (string, error) {
-	var dir []byte
-	err := ask(ctx, conn, "SELECT "+RawText("pg_catalog.current_setting('data_directory')")).Scan(&dir)
+	var text string // in hex: ask receives texts, and the text of a bytea depends on bytea_output
+	err := ask(ctx, conn, "SELECT pg_catalog.encode("+RawText("pg_catalog.current_setting('data_directory')")+", 'hex')").Scan(&text)
+	if err != nil {
+		return "", err
+	}
+	dir, err := hex.DecodeString(text)
 	return string(dir), err
 }
 

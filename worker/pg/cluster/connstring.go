@@ -35,6 +35,7 @@ var sessionSettings = map[string]string{
 	"client_encoding":                     "UTF8",
 	"standard_conforming_strings":         "on",  // pgx refuses simple queries without it
 	"quote_all_identifiers":               "off", // the worker compares definitions of the extension's objects
+	"bytea_output":                        "hex", // pgx reads no other text of a bytea at the fallback connection
 }
 
 // RawText returns an SQL expression for the bytes of a name or text. The server would convert the text itself to UTF-8, and fail if
