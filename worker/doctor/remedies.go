@@ -45,11 +45,17 @@ type place struct {
 	primary                   string // host and port of a standby's primary; empty: not known
 }
 
-// receiveRaw makes the server send all texts as they are. Names of databases and roles have the encoding of the database in which
-// they were given. The server would refuse to convert a byte that has no equivalent, and the checks would end.
+// receiveRaw makes the server send all texts as they are, unless it can convert the names of all databases and roles. These have the
+// encoding of the database in which they were given. The server would refuse to convert a byte that has no equivalent, and the checks
+// would end.
 func receiveRaw(ctx context.Context, conn *pgx.Conn) error {
 	if conn.PgConn().ParameterStatus("server_encoding") == "UTF8" {
 		return nil // the server does not convert
+	}
+	_, err := conn.Exec(ctx, `SELECT pg_catalog.convert_to(datname::text, 'UTF8') FROM pg_catalog.pg_database
+		UNION ALL SELECT pg_catalog.convert_to(rolname::text, 'UTF8') FROM pg_catalog.pg_roles`)
+	if err == nil {
+		return nil
 	}
 	if _, err := conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'"); err != nil {
 		return fmt.Errorf("setting client_encoding: %w", err)
