@@ -1,7 +1,6 @@
 package golang
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 )
@@ -21,20 +20,25 @@ type Program struct {
 	// List is the address of runtime.allgs if a symbol table has it, else 0.
 	List uint64
 
-	most int // reads of a search; 0: maxReads. For tests
+	// Left is the number of reads of memory that searches may still make, for all programs of a process; nil: MaxReads.
+	Left *int
 }
 
-// maxReads bounds the reads of memory in a search. The list can be read twice: it, and the collector's copy, see find.
-const maxReads = 3 * maxGoroutines
+// MaxReads bounds the reads of memory in the searches of a process. The list can be read twice: it, and the collector's copy, see find.
+const MaxReads = 3 * maxGoroutines
 
 // NewRuntime finds the list of goroutines in a program. The error is ErrNotFound if there is no such list, or if it is not found
-// within maxReads.
+// within Program.Left.
 func NewRuntime(p *Program, read Read) (*Runtime, error) {
 	r := &Runtime{order: p.Order, layout: p.Layout, list: p.List}
-	left := cmp.Or(p.most, maxReads)
+	left := p.Left
+	if left == nil {
+		most := MaxReads
+		left = &most
+	}
 	bounded := func(addr uint64, b []byte) bool {
-		left--
-		return left >= 0 && read(addr, b)
+		*left--
+		return *left >= 0 && read(addr, b)
 	}
 	if r.list == 0 {
 		r.list = p.find(bounded)

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"context"
 	"fmt"
 
 	"pg_stat_backtrace/ptrace/snapshot"
@@ -18,7 +19,7 @@ const maxGoStructure = 1 << 10
 // read of the goroutines is enough.
 func (r *reader) goroutines(t *backtrace.Trace, sp *naming.Space, mem *corefile.Memory) error {
 	sp.Memory = coreBytes(mem)
-	programs, err := naming.GoPrograms(sp)
+	programs, err := naming.GoPrograms(context.Background(), sp)
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Opti
 	}
 	nested := len(status.NSPID) > 1
 	space := c.processes.Open(target.PID, 0, maps)
-	programs, err := naming.GoPrograms(space)
+	programs, err := naming.GoPrograms(ctx, space)
 	if err != nil {
 		return nil, 0, fmt.Errorf("process %d: %w", target.PID, err)
 	}

@@ -1,6 +1,7 @@
 package naming
 
 import (
+	"context"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -25,12 +26,13 @@ type GoProgram struct {
 }
 
 // GoPrograms finds Go's runtime in the images of a process. A process with Go libraries may have several. The error is
-// ErrNotGo if the process has none.
-func GoPrograms(sp *Space) ([]GoProgram, error) {
+// ErrNotGo if the process has none, or the error of ctx if ctx ends.
+func GoPrograms(ctx context.Context, sp *Space) ([]GoProgram, error) {
 	out := make([]GoProgram, 0, 1)
 	var failed error
 	seen := make(map[*symbolize.Module]bool)
-	left := uint64(maxVariables) // for all images together
+	left := searchRoom{variables: maxVariables, reads: golang.MaxReads}
+	read := func(addr uint64, b []byte) bool { return ctx.Err() == nil && sp.ReadAll(addr, b) }
 	for i := range sp.Maps {
 		if sp.Maps[i].Perms&process.Exec == 0 {
 			continue
@@ -40,7 +42,10 @@ func GoPrograms(sp *Space) ([]GoProgram, error) {
 			continue
 		}
 		seen[f.Module] = true
-		p, err := newProgram(sp, f, &left)
+		p, err := newProgram(sp, f, read, &left)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", f.Module.Name, err))
 			continue
@@ -56,13 +61,18 @@ func GoPrograms(sp *Space) ([]GoProgram, error) {
 	return nil, ErrNotGo
 }
 
-// newProgram finds the runtime of one image. It subtracts the size of the image's variables from left.
-func newProgram(sp *Space, f symbolize.Placed, left *uint64) (GoProgram, error) {
+// searchRoom bounds the search for all programs of a process together: bytes of variables, and reads of memory.
+type searchRoom struct {
+	variables uint64
+	reads     int
+}
+
+// newProgram finds the runtime of one image. It takes from left what it uses.
+func newProgram(sp *Space, f symbolize.Placed, read golang.Read, left *searchRoom) (GoProgram, error) {
 	img := f.Module.Image
 	if img.AddrSize() != 8 {
 		return GoProgram{}, fmt.Errorf("%w: not one of 64 bits", golang.ErrRuntimeVersion)
 	}
-	read := sp.ReadAll
 	out := GoProgram{}
 	if data, addr, err := img.Section(".go.buildinfo"); err == nil {
 		_ = read(addr+f.Bias, data) // the bytes in memory are relocated; if they cannot be read, the file's bytes stay
@@ -74,7 +84,7 @@ func newProgram(sp *Space, f symbolize.Placed, left *uint64) (GoProgram, error) 
 			return out, fmt.Errorf("%w: %q", golang.ErrRuntimeVersion, out.version)
 		}
 	}
-	p := golang.Program{Order: img.Order(), Layout: layout}
+	p := golang.Program{Order: img.Order(), Layout: layout, Left: &left.reads}
 	if symbols, err := img.Symbols(".symtab"); err == nil {
 		for s := range symbols {
 			if s.Name == "runtime.allgs" && s.Size == golang.ListSize {
@@ -83,7 +93,7 @@ func newProgram(sp *Space, f symbolize.Placed, left *uint64) (GoProgram, error) 
 			}
 		}
 	}
-	p.Writable = variables(img, f.Bias, sp.Reader(), left)
+	p.Writable = variables(img, f.Bias, sp.Reader(), &left.variables)
 	out.runtime, err = golang.NewRuntime(&p, read)
 	return out, err
 }
