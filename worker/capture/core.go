@@ -173,11 +173,14 @@ func (r *reader) loadAll(mapped []corefile.Mapped) {
 		if err == nil {
 			err = r.memory.Charge(imageBytes, "the images")
 		}
+		if err == nil {
+			r.load(&mapped[i])
+			err = r.full
+		}
 		if err != nil {
 			r.refused = append(r.refused, fmt.Errorf("%d of %d images are left out: %w", len(mapped)-i, len(mapped), err))
 			return
 		}
-		r.load(&mapped[i])
 	}
 }
 
