@@ -36,6 +36,12 @@ func (c *RecordConfig) startRules() (rules.Config, error) {
 	return r, err
 }
 
+// overBudget is the time of a line in the log, and the number of findings without a line since then.
+type overBudget struct {
+	at      time.Time
+	omitted int
+}
+
 // watcher applies the rules to each look of the recorder (rules.Look, the sessions at one time), and makes incidents.
 type watcher struct {
 	worker *Worker
@@ -50,8 +56,8 @@ type watcher struct {
 	written map[alertKey]writtenIncident
 	filing  sync.Mutex
 
-	// overBudget has, by rule, the time of the last line in the log about the budget of incidents.
-	overBudget map[string]time.Time
+	// overBudget has, by rule, the last line in the log about the budget of incidents.
+	overBudget map[string]overBudget
 	// profiling is set while a profile is being taken.
 	profiling atomic.Bool
 	profiles  sync.WaitGroup
@@ -120,7 +126,7 @@ func (w *Worker) newWatcher() (*watcher, error) {
 	}
 	return &watcher{
 		worker: w, engine: rules.New(c), jobs: make(chan incidentJob, maxIncidentJobs), alerts: map[alertKey]rules.Alert{},
-		written: map[alertKey]writtenIncident{}, hook: rules.NewWebhookSender(w.log), overBudget: map[string]time.Time{},
+		written: map[alertKey]writtenIncident{}, hook: rules.NewWebhookSender(w.log), overBudget: map[string]overBudget{},
 	}, nil
 }
 
@@ -239,9 +245,14 @@ func (v *watcher) look(l *rules.Look) {
 		}
 	}
 	for _, f := range r.OverBudget {
-		if last, ok := v.overBudget[f.Rule]; !ok || l.Time.Sub(last) >= time.Minute {
-			v.overBudget[f.Rule] = l.Time
+		last, ok := v.overBudget[f.Rule]
+		if ok && l.Time.Sub(last.at) < time.Minute {
+			last.omitted++
+			v.overBudget[f.Rule] = last
+		} else {
+			v.overBudget[f.Rule] = overBudget{at: l.Time}
 			log.Warn().Str("rule", f.Rule).Str("summary", f.Summary).Int("per_hour", v.engine.Config().Budget).
+				Int("omitted", last.omitted).
 				Msg("no incident yet: the budget is used up")
 		}
 	}
