@@ -46,8 +46,8 @@ var timelineColours = []string{
 }
 
 func timelineColour(class string) string {
-	if class == "Buffer" { // the name of BufferPin since PostgreSQL 19
-		class = "BufferPin"
+	if class == "Buffer" { // since PostgreSQL 19, of the locks of pages, and of BufferPin
+		class = "LWLock"
 	}
 	if slices.Contains(timelineColours, class) {
 		return "t-" + class

