@@ -55,15 +55,26 @@ func (w *Worker) calibrate(ctx context.Context, c *cluster.Cluster) {
 		case <-time.After(host.AlignedDelay(pause)):
 		}
 		pause = 0
-		build, err := w.capturer.ServerBuild(c.PostmasterPID)
-		if err != nil {
-			continue
-		}
-		if w.verbs.PlanProof(build, c.Version) != nil {
+		proven := false
+		err := host.Catch("the comparison of plans", func() error {
+			build, err := w.capturer.ServerBuild(c.PostmasterPID)
+			if err != nil {
+				return nil //nolint:nilerr // tried again
+			}
+			if proven = w.verbs.PlanProof(build, c.Version) != nil; proven {
+				return nil
+			}
+			if m := sessionsOf(c); m != nil && calibrationDue(m, time.Since(begin), host.AllProcessors()) {
+				pause = w.verbs.CalibratePlans(c, build)
+			}
+			return nil
+		})
+		if err != nil { // a panic
+			w.log.Error().Err(err).Msg("plans are not compared")
 			return
 		}
-		if m := sessionsOf(c); m != nil && calibrationDue(m, time.Since(begin), host.AllProcessors()) {
-			pause = w.verbs.CalibratePlans(c, build)
+		if proven {
+			return
 		}
 	}
 }

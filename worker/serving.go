@@ -21,6 +21,7 @@ import (
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -252,7 +253,10 @@ func (p *processReader) read() (metrics.Server, error) {
 	c, err := p.worker.current()
 	server := metrics.Server{Version: c.Version, DataDir: c.DataDir}
 	if err == nil {
-		server.Processes, err = p.processes(c)
+		err = host.Catch("the states of sessions", func() (err error) {
+			server.Processes, err = p.processes(c)
+			return err
+		})
 	}
 	if err == nil {
 		server.MaxConnections, server.OrdinarySlots = p.reader.MaxConnections(), p.reader.OrdinarySlots()

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -13,7 +14,10 @@ import (
 func (w *Worker) learn(ctx context.Context, c cluster.Cluster) {
 	target, err := c.Postmaster()
 	if err == nil {
-		_, err = w.capturer.Capture(ctx, target, capture.Options{NonStop: true})
+		err = host.Catch("the first capture", func() error {
+			_, err := w.capturer.Capture(ctx, target, capture.Options{NonStop: true})
+			return err
+		})
 	}
 	if err != nil && ctx.Err() == nil {
 		w.log.Debug().Err(err).Msg("the first request will find out about the server's program")

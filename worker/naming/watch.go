@@ -3,6 +3,8 @@ package naming
 import (
 	"sync"
 	"time"
+
+	"pg_stat_backtrace/worker/host"
 )
 
 // watchFor is how long a process is watched after a stack needed its generated code.
@@ -60,7 +62,10 @@ func (w *watcher) run(kick chan struct{}) {
 				break
 			}
 			for _, l := range list {
-				l.refresh()
+				_ = host.Catch("a search for generated code", func() error { // of what a process has in its memory
+					l.refresh()
+					return nil
+				})
 			}
 			time.Sleep(laterInterval)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -97,16 +98,24 @@ func (t *Timer) Run(ctx context.Context) {
 		if done, err := t.gate.turn(); err != nil { // a request takes long: try again later
 			timer.Reset(traceInterval)
 		} else {
-			if time.Since(checked) >= checkInterval {
-				checked = time.Now()
-				t.check()
+			pause := checkInterval
+			err := host.Catch("the timing of wait events", func() error {
+				if time.Since(checked) >= checkInterval {
+					checked = time.Now()
+					t.check()
+				}
+				if time.Since(measured) >= budgetInterval {
+					measured = time.Now()
+					t.measure()
+				}
+				t.collect()
+				pause = t.pause()
+				return nil
+			})
+			if err != nil {
+				t.cfg.Log.Error().Err(err).Msg("wait events")
 			}
-			if time.Since(measured) >= budgetInterval {
-				measured = time.Now()
-				t.measure()
-			}
-			t.collect()
-			if pause := t.pause(); pause > 0 {
+			if pause > 0 {
 				timer.Reset(pause)
 			}
 			done()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -42,7 +43,10 @@ func (c *Client) RequestDebugFile(id string, done func(arrived bool, again time.
 	}
 	go func() {
 		defer c.running.Done()
-		_, err := c.Fetch(c.ctx, DebugInfo, id)
+		err := host.Catch("a download", func() error {
+			_, err := c.Fetch(c.ctx, DebugInfo, id)
+			return err
+		})
 		c.mu.Lock()
 		c.waiting--
 		c.mu.Unlock()
@@ -95,7 +99,12 @@ func (c *Client) one(ctx context.Context, kind Kind, id string) (string, error) 
 			return "", ErrClosed
 		}
 		defer c.running.Done()
-		return c.fetch(c.ctx, kind, id)
+		var path string
+		err := host.Catch("a download", func() (err error) { // singleflight would end the program by a panic
+			path, err = c.fetch(c.ctx, kind, id)
+			return err
+		})
+		return path, err
 	})
 	select {
 	case <-ctx.Done():

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/worker/host"
 )
 
 // Exporter makes profiles one after the other and pushes them.
@@ -108,10 +110,13 @@ func (e *Exporter) Run(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		began := time.Now()
-		p, err := e.cfg.Collect(ctx, e.cfg.Interval)
-		if err == nil {
-			once(notKept, e.keep(p))
-		}
+		err := host.Catch("the export of profiles", func() error {
+			p, err := e.cfg.Collect(ctx, e.cfg.Interval)
+			if err == nil {
+				once(notKept, e.keep(p))
+			}
+			return err
+		})
 		if ctx.Err() == nil {
 			once("cannot make profiles to push, trying again", err)
 		}
