@@ -37,27 +37,35 @@ func TestDoctorFailingQuery(t *testing.T) {
 // has EXECUTE there.
 func TestDoctorNamesNotInUTF8(t *testing.T) {
 	t.Parallel()
-	pgtest.One(t, func(t *testing.T, binDir string) {
-		s := pgtest.Lend(t, binDir, pgtest.Options{InitDB: []string{"--encoding=SQL_ASCII"}})
-		run := func(database string, statements ...string) {
-			c := s.Connect(t, s.User, database)
-			for _, sql := range append([]string{"SET client_encoding = sql_ascii"}, statements...) {
-				if _, err := c.PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
-					t.Fatalf("%q: %v", sql, err)
-				}
+	for encoding, e := range map[string]string{"SQL_ASCII": `\xe9`, "LATIN1": "é"} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			pgtest.One(t, func(t *testing.T, binDir string) { doctorNames(t, binDir, encoding, e) })
+		})
+	}
+}
+
+// doctorNames checks how doctor prints a byte that is no UTF-8, in databases with an encoding.
+func doctorNames(t *testing.T, binDir, encoding, e string) {
+	s := pgtest.Lend(t, binDir, pgtest.Options{InitDB: []string{"--encoding=" + encoding}})
+	run := func(database string, statements ...string) {
+		c := s.Connect(t, s.User, database)
+		for _, sql := range append([]string{"SET client_encoding = sql_ascii"}, statements...) {
+			if _, err := c.PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
+				t.Fatalf("%q: %v", sql, err)
 			}
 		}
-		run("postgres", "CREATE DATABASE \"caf\xe9\"", "CREATE ROLE \"b\xe9ta\"")
-		run("caf\xe9", "CREATE EXTENSION pg_stat_backtrace", "GRANT EXECUTE ON FUNCTION pg_get_backtrace(int) TO \"b\xe9ta\"",
-			"CREATE TABLE backtrace.\"\xe9\" ()")
-		out, _ := s.AsServerUser(exec.Command(programs.worker, "doctor", "-D", s.DataDir, s.DSN(s.User, "postgres"))).
-			CombinedOutput() // the status depends on the host
-		for _, want := range []string{
-			`in database "caf\xe9" (role `, `may call pg_get_backtrace(): b\xe9ta`, `table backtrace."\xe9" is not the extension's`,
-		} {
-			if !strings.Contains(string(out), want) {
-				t.Errorf("doctor does not say %s:\n%s", want, out)
-			}
+	}
+	run("postgres", "CREATE DATABASE \"caf\xe9\"", "CREATE ROLE \"b\xe9ta\"")
+	run("caf\xe9", "CREATE EXTENSION pg_stat_backtrace", "GRANT EXECUTE ON FUNCTION pg_get_backtrace(int) TO \"b\xe9ta\"",
+		"CREATE TABLE backtrace.\"\xe9\" ()")
+	out, _ := s.AsServerUser(exec.Command(programs.worker, "doctor", "-D", s.DataDir, s.DSN(s.User, "postgres"))).
+		CombinedOutput() // the status depends on the host
+	for _, want := range []string{
+		`in database "caf` + e + `" (role `, `may call pg_get_backtrace(): b` + e + `ta`, `table backtrace."` + e + `" is not the extension's`,
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("doctor does not say %s:\n%s", want, out)
 		}
-	})
+	}
 }

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"pg_stat_backtrace/internal/logtest"
+	"pg_stat_backtrace/worker/host"
 )
 
 const soon = 60 * time.Second
@@ -964,5 +965,27 @@ func TestFolderOfAnotherUser(t *testing.T) {
 			t.Errorf("%s: %v, folder %q", name, err, s.dir)
 		}
 		s.close()
+	}
+}
+
+// TestPanicInCollect has the collection of profiles panic, as by a damaged file that it reads: the worker lives on, and pushes the
+// next profile.
+func TestPanicInCollect(t *testing.T) {
+	calls := 0
+	restore := host.InjectPanic(func(place string) {
+		if place == "the export of profiles" {
+			if calls++; calls == 1 {
+				panic("injected")
+			}
+		}
+	})
+	defer restore()
+	r := receive(t, accept)
+	e, profiles, told, stop := export(t, Config{Pyroscope: r.URL})
+	defer stop()
+	profiles <- sample()
+	wait(t, "the profile has arrived", func() bool { return e.Figures()[0].Sent > 0 })
+	if n := told.count("cannot make profiles to push", "panic in the export of profiles: injected"); n != 1 {
+		t.Errorf("the panic was reported %d times", n)
 	}
 }
