@@ -87,7 +87,7 @@ func (l *Live) takeSweep(s *store.Sweep, last bool) {
 		l.addOwnLook(m)
 		f = l.look(m)
 	}
-	f.interval = s.Period
+	f.interval, f.looks = s.Period, max(s.Period, l.o.Interval)
 	w := &l.following
 	l.mu.Lock()
 	defer l.mu.Unlock()

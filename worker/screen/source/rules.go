@@ -65,8 +65,8 @@ type facts struct {
 	replay *Replay
 	// older is set for a sweep that is not the newest one: the data of the host was not read for it.
 	older bool
-	// interval is the usual time between two samples.
-	interval time.Duration
+	// interval is the usual time between two samples. looks is the usual time between two samples with data of the host, if it is longer.
+	interval, looks time.Duration
 }
 
 // rules makes the findings of each sample, and keeps since which sample each fact has been true. A fact is a key: of a finding, or
@@ -77,6 +77,7 @@ type rules struct {
 	running []int                // number of running processes in each of the last samples
 	now     map[string]bool      // facts of the current sample
 	last    time.Time            // of the newest sample
+	host    time.Time            // of the newest sample with data of the host
 	grown   growth               // memory of large processes
 }
 
@@ -98,9 +99,16 @@ func (r *rules) holds(key string, at time.Time) (time.Time, int) {
 
 // apply returns the findings of a sample, the worst first. It must be called once for each sample.
 func (r *rules) apply(f *facts) []Finding {
-	if f.m.Time.Sub(r.last) > max(longStatement, 3*f.interval) { // nothing is known of the time without samples
-		r.end(func(key string) bool { return !strings.HasPrefix(key, replayAt) }) // replay does not return to a position
+	samples := f.m.Time.Sub(r.last) <= max(longStatement, 3*f.interval) // else, nothing is known of the time without samples
+	looks := f.older || f.m.Time.Sub(r.host) <= max(longStatement, 3*f.interval, 3*f.looks)
+	if !samples || !looks {
+		r.end(func(key string) bool { // replay does not return to a position
+			return (!samples || ofHost(key)) && !strings.HasPrefix(key, replayAt)
+		})
 		r.running, r.grown = nil, nil
+	}
+	if !f.older {
+		r.host = f.m.Time
 	}
 	r.last, r.now = f.m.Time, make(map[string]bool)
 	b := BlockingOf(f.m)

@@ -329,6 +329,43 @@ func TestFactsAfterAPause(t *testing.T) {
 	}
 }
 
+// TestHostAfterAPauseWithRecorder: a recorder fills a time without own samples. Its sweeps prove nothing about the host in this time.
+func TestHostAfterAPauseWithRecorder(t *testing.T) {
+	for _, c := range []struct{ interval, pause, since time.Duration }{
+		{time.Second, 299 * time.Second, 300 * time.Second},
+		{time.Second, 9 * time.Second, 0},
+		{20 * time.Second, 20 * time.Second, 0}, // the usual time between two own samples is no pause
+	} {
+		r := &rules{}
+		sample := func(second float64, older bool) []Finding {
+			f := &facts{m: at(second, client(1, stateActive, "IO:DataFileRead"), client(2, stateActive, "")), older: older, interval: time.Second}
+			if !older {
+				f.looks, f.maxConnections, f.processors, f.states = c.interval, 2, 0.5, map[int]byte{1: 'D', 2: 'R'}
+			}
+			return r.apply(f)
+		}
+		sample(0, false)
+		for s := 1.0; s < c.interval.Seconds(); s++ {
+			sample(s, true)
+		}
+		second := c.interval.Seconds()
+		sample(second, false)
+		for range int(c.pause.Seconds()) - 1 {
+			second++
+			sample(second, true)
+		}
+		list := sample(second+1, false)
+		if got := only(list, RuleDisk); (len(got) == 0) != (c.since > 0) {
+			t.Errorf("after %s: %+v", c.pause, got)
+		}
+		for _, rule := range []string{RuleConnections, RuleProcessors} {
+			if f := one(t, list, rule); !f.Since.Equal(noon.Add(c.since)) {
+				t.Errorf("after %s: %s since %s", c.pause, rule, f.Since)
+			}
+		}
+	}
+}
+
 func TestLongTransactionAndStatement(t *testing.T) {
 	idle := client(1, idleInTx, "Client:ClientRead")
 	idle.StateStart, idle.XactStart = ago(6*time.Minute), ago(time.Hour)
