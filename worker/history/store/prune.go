@@ -111,13 +111,13 @@ func closedHours(dir, below string) []closedHour {
 
 // byAge reports whether prune may remove hours because of their age. After the clock was set forward by more than an hour, prune may
 // do this only when the new time has lasted for an hour. A wrong clock is usually put right sooner, and removed hours do not return. A
-// suspended host counts as such a step, which only delays the removal.
-func (w *Writer) byAge(now time.Time) bool {
+// suspended host counts as such a step, which only delays the removal. list has the hours in the state directory.
+func (w *Writer) byAge(now time.Time, list []closedHour) bool {
 	step := now.Round(0).Sub(w.begun.Round(0)) - now.Sub(w.begun) // Round(0) removes the reading of the monotonic clock
 	switch {
 	case step < time.Hour:
 		w.stepped = time.Time{}
-		return true
+		return w.plausible(now, list)
 	case w.stepped.IsZero():
 		w.stepped = now
 		w.addNote("the clock was set forward by " + units.Age(step.Round(time.Minute)) + ": hours that are too old by the new time stay for an hour")
@@ -126,6 +126,16 @@ func (w *Writer) byAge(now time.Time) bool {
 		return true
 	}
 	return false
+}
+
+// plausible reports whether the clock can be right: the Writer has been open for an hour, or an hour of the last day was recorded. At
+// the start of a host, the clock can be wrong until it is synchronized. The last two hours prove nothing, since a Writer that was open
+// for less than an hour can have recorded them by the wrong clock.
+func (w *Writer) plausible(now time.Time, list []closedHour) bool {
+	return now.Sub(w.opened) >= time.Hour || slices.ContainsFunc(list, func(h closedHour) bool {
+		age := now.Sub(h.from)
+		return age >= 2*time.Hour && age <= 25*time.Hour
+	})
 }
 
 // addNote adds a text to the note of the next sweep, once.
@@ -147,7 +157,7 @@ func (w *Writer) prune(now time.Time) error {
 	for _, h := range list {
 		total += h.size
 	}
-	byAge := w.byAge(now)
+	byAge := w.byAge(now, list)
 	early := 0       // hours that were removed though they were not too old
 	var failed error // of an hour that could not be removed; later hours can make the room instead
 	for len(list) > 0 {

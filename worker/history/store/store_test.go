@@ -227,6 +227,55 @@ func TestClockStepForward(t *testing.T) {
 	}
 }
 
+// TestOpenWithWrongClock opens a store again and again while the clock may be a month ahead. Old hours are removed when this time has
+// lasted for an hour. They are removed at once if an hour of the last day was recorded.
+func TestOpenWithWrongClock(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	now := time.Now()
+	for _, c := range []struct {
+		recent time.Duration // age of a recorded hour; 0: none
+		left   []int         // old hours that are left after each sweep
+	}{{0, []int{3, 3, 3, 0}}, {48 * time.Hour, []int{3, 3, 3, 0}}, {3 * time.Hour, []int{0, 0, 0, 0}}} {
+		dir := filepath.Join(t.TempDir(), "state")
+		open(t, dir).Close()
+		hour := func(age time.Duration) string {
+			path := filepath.Join(dir, "cluster="+meta.SystemID, now.Add(-age).UTC().Format("date=2006-01-02/hour=15"))
+			if err := errors.Join(os.MkdirAll(path, 0o700), os.WriteFile(filepath.Join(path, "rows.parquet"), nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			return path
+		}
+		const month = 30 * 24 * time.Hour
+		old := []string{hour(month), hour(month + time.Hour), hour(month + 2*time.Hour)}
+		if c.recent > 0 {
+			hour(c.recent)
+		}
+		var w *store.Writer
+		for i, after := range []time.Duration{0, 10 * time.Minute, 30 * time.Minute, 95 * time.Minute} {
+			if i < 3 { // the last writer stays open
+				w = open(t, dir)
+			}
+			s := sweep(random, now.Add(after))
+			s.Time = now.Add(after) // with the reading of the monotonic clock
+			if err := w.Append(s); err != nil {
+				t.Fatal(err)
+			}
+			left := 0
+			for _, path := range old {
+				if _, err := os.Stat(path); err == nil {
+					left++
+				}
+			}
+			if left != c.left[i] {
+				t.Errorf("recorded %s before, after %s: %d hours are left, want %d", c.recent, after, left, c.left[i])
+			}
+			if i != 2 {
+				w.Close()
+			}
+		}
+	}
+}
+
 // spanOf returns the times of the sweeps that ReadSpan passes, from a time on. Each must have its rows and no note.
 func spanOf(t *testing.T, dir string, from, until time.Time) string {
 	t.Helper()

@@ -82,6 +82,7 @@ type Writer struct {
 	// begun is the time of Open, or the time at which byAge accepted a new time. stepped is the time at which byAge noticed that the
 	// clock was set forward; zero: it was not.
 	begun, stepped time.Time
+	opened         time.Time // time of Open
 }
 
 // maxNote bounds the note of a sweep, in bytes. A page of a Parquet file has its least and greatest text in the header, and readers
@@ -108,14 +109,14 @@ func Open(o Options) (*Writer, error) {
 	if !systemID.MatchString(o.Meta.SystemID) {
 		return nil, fmt.Errorf("%w: the system identifier %q is not a number", ErrDirectory, o.Meta.SystemID)
 	}
-	w := &Writer{o: o, dir: clusterDir(o.Dir, o.Meta.SystemID), begun: time.Now()}
+	now := time.Now()
+	w := &Writer{o: o, dir: clusterDir(o.Dir, o.Meta.SystemID), begun: now, opened: now}
 	if err := w.prepare(); err != nil {
 		if full(err) && !o.KeepHours {
 			removeOldest(o.Dir)
 		}
 		return nil, err
 	}
-	now := time.Now()
 	switch err := w.recover(now); {
 	case full(err): // Append tries it again, and removes old hours for it
 		w.again, w.why = now.Add(closePause), err
