@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -318,8 +319,8 @@ func TestLargePlans(t *testing.T) {
 			if top != nil {
 				p.Statements = []*PlanNode{nodes.node(top, 0)}
 			}
-			if p.LeftOut = nodes.leftOut; name == "deep" && p.LeftOut == 0 {
-				t.Error("no node of the chain is left out")
+			if p.LeftOut = nodes.leftOut; top != nil && copied(p.Statements[0])+p.LeftOut != nodesOf(top) {
+				t.Errorf("%s: %d of %d nodes are left out, and %d are not", name, p.LeftOut, nodesOf(top), copied(p.Statements[0]))
 			}
 			i.Plans = append(i.Plans, p)
 		}
@@ -341,6 +342,9 @@ func TestLargePlans(t *testing.T) {
 		if len(got.Plans) != maxPlans || len(got.Stacks) != stacks || top != nil && (len(got.History.Spans) != 1 || len(got.Sessions) != 1) {
 			t.Errorf("%s: %d plans, %d stacks, %d spans", name, len(got.Plans), len(got.Stacks), len(got.History.Spans))
 		}
+		if (name == "deep") != bytes.Contains(Page(got), []byte("<p>1000 further nodes are left out.</p>")) {
+			t.Errorf("%s: the page does not count the nodes", name)
+		}
 		if last := got.Plans[maxPlans-1]; name == "wide" && last.Error != tooLarge || name == "deep" && got.Plans[0].Error != "" {
 			t.Errorf("%s: %q, %q", name, got.Plans[0].Error, last.Error)
 		}
@@ -348,6 +352,14 @@ func TestLargePlans(t *testing.T) {
 			t.Errorf("%s: %+v", name, last)
 		}
 	}
+}
+
+func copied(n *PlanNode) int {
+	count := 1
+	for _, child := range n.Children {
+		count += copied(child)
+	}
+	return count
 }
 
 // TestRewriteFails has a JSON file that cannot be written again: the page that belongs to the old one stays.

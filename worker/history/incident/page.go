@@ -280,6 +280,9 @@ func (v *pageView) parts() {
 			v.plan(n, "")
 			v.raw("</pre>")
 		}
+		if p.LeftOut > 0 {
+			v.put("<p>{}</p>", units.Plural(p.LeftOut, "%d further {node is|nodes are} left out."))
+		}
 		v.raw("\n")
 	}
 	if len(i.Memory) > 0 {

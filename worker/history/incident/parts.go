@@ -321,7 +321,7 @@ func (p *ProcessPlan) read(ctx context.Context, src *Source) error {
 	return nil
 }
 
-// planCopy copies nodes of plans. room is the number of nodes that it may still copy. leftOut is the number of omitted children.
+// planCopy copies nodes of plans. room is the number of nodes that it may still copy. leftOut is the number of omitted nodes.
 type planCopy struct{ room, leftOut int }
 
 // node copies a node with the nodes below it. depth is the number of nodes above it. It omits children beyond room. It also omits
@@ -344,12 +344,21 @@ func (c *planCopy) node(n *plan.Node, depth int) *PlanNode {
 	c.room--
 	for _, child := range n.Children {
 		if c.room <= 0 || depth >= deepestNode {
-			c.leftOut++
+			c.leftOut += nodesOf(child)
 			continue
 		}
 		out.Children = append(out.Children, c.node(child, depth+1))
 	}
 	return out
+}
+
+// nodesOf returns the number of nodes of a tree.
+func nodesOf(n *plan.Node) int {
+	count := 1
+	for _, child := range n.Children {
+		count += nodesOf(child)
+	}
+	return count
 }
 
 // estimate returns a numeric property of a node, nil if it is not known.
