@@ -133,8 +133,9 @@ func newIncidentList() *cobra.Command {
 		Short: "Print the incidents of a server, the newest last",
 		Long: `Print the incidents of a server, the newest last: the name, how long the incident
 lasted, and the reason. "no end seen" means that it has not ended, or that its
-worker ended first. An end is known when its cause has been absent for the cool-down of the
-rules. The worker and the server may be down.`,
+worker ended first. "ended" means that the clock was set back meanwhile. An end is
+known when its cause has been absent for the cool-down of the rules. The worker and the
+server may be down.`,
 		Example: `  pg_stat_backtrace incident list --record-dir /var/lib/pg_stat_backtrace`,
 		Args:    console.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -307,7 +308,11 @@ func (f *incidentFlags) list(out io.Writer) error {
 			line.Problem = err.Error()
 		} else {
 			line.Time, line.Ended, line.Reason, headline = i.Time, i.Ended, i.Reason, i.Headline()
-			if lasted = "no end seen"; i.Ended != nil {
+			switch lasted = "no end seen"; {
+			case i.Ended == nil:
+			case units.Ahead(*i.Ended, i.Reason.Since): // the clock was set back meanwhile
+				lasted = "ended"
+			default:
 				lasted = "lasted " + units.Age(i.Ended.Sub(i.Reason.Since))
 			}
 		}
