@@ -114,8 +114,9 @@ type disk struct {
 	checked time.Time       // time at which the control file was read last
 	server  cluster.Cluster // the last server that ran when the control file was read
 	wait    pause
-	unsaid  int   // lost sweeps that the writer has not counted
-	failed  error // error with which run has ended
+	unsaid  int         // lost sweeps that the writer has not counted
+	notes   store.Notes // that no sweep has yet
+	failed  error       // error with which run has ended
 	// unsynced is set after store.ErrSync, until a sweep was written to a later journal.
 	unsynced bool
 	freed    time.Time // time of the last failed attempt to open the store that may have removed an hour
@@ -296,7 +297,7 @@ func (d *disk) open(now time.Time) error {
 		_ = d.reopen()
 	}
 	o := d.o.Store
-	o.Meta, o.CloseJournal = meta, d.unsynced
+	o.Meta, o.CloseJournal, o.Notes = meta, d.unsynced, &d.notes
 	o.KeepHours = now.Sub(d.freed).Abs() < time.Minute
 	w, err := store.Open(o)
 	if err != nil {

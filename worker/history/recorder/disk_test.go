@@ -345,7 +345,8 @@ func TestReplacedDataDirectory(t *testing.T) {
 	}
 }
 
-// TestFullDiskAtStart has another program take all room that a removed hour makes. At most one hour is removed in a minute.
+// TestFullDiskAtStart has another program take all room that a removed hour makes. At most one hour is removed in a minute. When there is
+// room again, the first sweep has a note.
 func TestFullDiskAtStart(t *testing.T) {
 	disk := disktest.Tmpfs(t, "size=1m,nr_inodes=60")
 	dir := filepath.Join(disk, "state")
@@ -359,10 +360,13 @@ func TestFullDiskAtStart(t *testing.T) {
 		}
 	}
 	s := newSweeps(t, dir)
-	defer s.r.close()
+	other := filepath.Join(disk, "other")
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for range 50 {
 		for {
-			f, err := os.CreateTemp(disk, "other")
+			f, err := os.CreateTemp(other, "")
 			if errors.Is(err, unix.ENOSPC) {
 				break
 			}
@@ -378,5 +382,25 @@ func TestFullDiskAtStart(t *testing.T) {
 	}
 	if !s.progress.Loss().Failing {
 		t.Error("the disk was not full")
+	}
+	if err := os.RemoveAll(other); err != nil {
+		t.Fatal(err)
+	}
+	s.at = s.at.Add(2 * maxPause)
+	s.r.o.Server = noServer // instead of largeError, whose note is long
+	s.make(2)
+	s.r.close()
+	reader, err := store.OpenReader(dir, controlID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var notes []string
+	err = reader.Sweeps(t.Context(), s.at.Add(-time.Hour), s.at.Add(time.Hour), func(i store.SweepInfo) error {
+		notes = append(notes, i.Note)
+		return nil
+	})
+	const want = "1 old hour was removed early, because the disk or a quota was full"
+	if err != nil || len(notes) != 2 || !strings.Contains(notes[0], want) || strings.Contains(notes[1], want) {
+		t.Errorf("%.200q, %v", notes, err)
 	}
 }

@@ -47,7 +47,8 @@ func (w *Writer) closeHour(now time.Time) error {
 		return fmt.Errorf("history: close an hour: %w", err)
 	}
 	if len(damage) > 0 {
-		w.note = units.Plural(len(damage), "%d {part|parts} of the hour before {was|were} damaged, and the others are kept: ") + damage[0].Error()
+		text := units.Plural(len(damage), "%d {part|parts} of the hour before {was|were} damaged, and the others are kept: ")
+		w.o.Notes.add(text + damage[0].Error())
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("history: %w", err)

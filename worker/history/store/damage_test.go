@@ -402,20 +402,32 @@ func TestForgedJournal(t *testing.T) {
 	}
 }
 
-// TestNoteOfDamage has a damaged journal that a worker continues, and then closes while it records. The next sweep has a note each time.
+// TestNoteOfDamage has a damaged journal that a worker continues, and then closes while it records. The next sweep has a note each time,
+// beside a note that a sweep was to have before.
 func TestNoteOfDamage(t *testing.T) {
 	t.Parallel()
 	j := newJournalTest(t, 8)
 	b := slices.Clone(j.whole)
 	b[records(t, b)[4].begin+20] ^= 1
 	j.put(b)
-	w := open(t, j.dir)
+	var notes store.Notes
+	notes.Add("earlier")
+	o := store.Options{Dir: j.dir, Meta: meta, MinFree: 1, Notes: &notes}
+	w, err := store.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close() // without a sweep
+	if w, err = store.Open(o); err != nil {
+		t.Fatal(err)
+	}
 	defer w.Close()
 	for i, want := range []string{"1 part of the hour's journal is", "1 part of the hour before was"} {
 		s := small(j.from.Add(50*time.Minute + time.Duration(i)*time.Hour))
-		if err := w.Append(s); err != nil || !strings.HasPrefix(s.Note, want+" damaged") {
+		if err := w.Append(s); err != nil || !strings.HasPrefix(s.Note, "earlier; "+want+" damaged") || strings.Count(s.Note, " part of ") != 1 {
 			t.Errorf("%v, note %q, want %q", err, s.Note, want)
 		}
+		notes.Add("earlier")
 	}
 }
 

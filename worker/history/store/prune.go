@@ -120,7 +120,8 @@ func (w *Writer) byAge(now time.Time, list []closedHour) bool {
 		return w.plausible(now, list)
 	case w.stepped.IsZero():
 		w.stepped = now
-		w.addNote("the clock was set forward by " + units.Age(step.Round(time.Minute)) + ": hours that are too old by the new time stay for an hour")
+		w.o.Notes.add("the clock was set forward by " + units.Age(step.Round(time.Minute)) +
+			": hours that are too old by the new time stay for an hour")
 	case now.Sub(w.stepped) >= time.Hour:
 		w.begun, w.stepped = now, time.Time{}
 		return true
@@ -136,13 +137,6 @@ func (w *Writer) plausible(now time.Time, list []closedHour) bool {
 		age := now.Sub(h.from)
 		return age >= 2*time.Hour && age <= 25*time.Hour
 	})
-}
-
-// addNote adds a text to the note of the next sweep, once.
-func (w *Writer) addNote(text string) {
-	if !strings.Contains(w.note, text) && len(w.note) < maxNote {
-		w.note = strings.TrimPrefix(w.note+"; "+text, "; ")
-	}
 }
 
 // prune removes closed hours and journals that could not be read, the oldest first, until the rest is within Keep and the size
@@ -181,7 +175,7 @@ func (w *Writer) prune(now time.Time) error {
 		}
 	}
 	if early > 0 {
-		w.addNote(units.Plural(early, "%d old {hour was|hours were} removed early, because of --record-size or --record-min-free"))
+		w.o.Notes.add(units.Plural(early, "%d old {hour was|hours were} removed early, because of --record-size or --record-min-free"))
 	}
 	free, err := freeBytes(w.o.Dir)
 	switch {
@@ -193,7 +187,7 @@ func (w *Writer) prune(now time.Time) error {
 	case failed != nil && (total > most || broken(failed)):
 		return failed
 	case failed != nil: // an hour is older than Keep
-		w.addNote("an old hour cannot be removed: " + failed.Error())
+		w.o.Notes.add("an old hour cannot be removed: " + failed.Error())
 	}
 	return nil
 }

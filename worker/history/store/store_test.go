@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -628,7 +629,8 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestOpenFull has a disk without room, or without inodes, when a worker starts: old hours are removed until it records again.
+// TestOpenFull has a disk without room, or without inodes, when a worker starts: old hours are removed until it records again. The
+// note of the first sweep counts them.
 func TestOpenFull(t *testing.T) {
 	for name, fill := range map[string]func(t *testing.T, dir string){
 		"room":   func(t *testing.T, dir string) { disktest.Fill(t, dir, 0) },
@@ -651,18 +653,36 @@ func TestOpenFull(t *testing.T) {
 				fill(t, disk)
 				own := meta
 				own.SystemID = id
-				failed := 0
+				hours := func() int {
+					list, _ := filepath.Glob(filepath.Join(dir, "cluster=*/date=*/hour=*/rows.parquet"))
+					return len(list)
+				}
+				failed, before := 0, hours()
+				var notes store.Notes
 				for ; failed < 6; failed++ {
 					var err error
-					if w, err = store.Open(store.Options{Dir: dir, Meta: own, MinFree: 1}); err == nil {
+					if w, err = store.Open(store.Options{Dir: dir, Meta: own, MinFree: 1, Notes: &notes}); err == nil {
 						break
 					}
 				}
-				for ; failed < 6 && w.Append(sweep(random, at)) != nil; failed++ {
+				s := sweep(random, at)
+				for ; failed < 6 && w.Append(s) != nil; failed++ {
 					at = at.Add(time.Minute)
+					s = sweep(random, at)
 				}
 				if failed == 6 {
 					t.Errorf("%d attempts failed", failed)
+				}
+				removed, noted := before-hours(), 0
+				if id == meta.SystemID { // its journal was closed
+					removed++
+				}
+				for _, m := range regexp.MustCompile(`(\d+) old hours? w`).FindAllStringSubmatch(s.Note, -1) {
+					n, _ := strconv.Atoi(m[1])
+					noted += n
+				}
+				if noted != removed {
+					t.Errorf("%d hours were removed, the note has %q", removed, s.Note)
 				}
 				if w != nil {
 					w.Close()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,6 +42,31 @@ type Options struct {
 	// KeepHours makes Open remove no hour on a full disk. It should be set if an Open has removed one less than a minute ago, because
 	// the room may be gone for another reason.
 	KeepHours bool
+	// Notes keeps notes until a sweep is written. The caller should give the same Notes to each Open, so that notes of an Open that
+	// failed and of a Writer that was closed are kept. nil: they are lost.
+	Notes *Notes
+}
+
+// Notes are for the next sweep that can be written. The zero value is ready.
+type Notes struct {
+	text    string
+	removed int // hours that were removed because the disk was full
+}
+
+// add adds a text, once.
+func (n *Notes) add(text string) {
+	if !strings.Contains(n.text, text) && len(n.text) < maxNote {
+		n.text = strings.TrimPrefix(n.text+"; "+text, "; ")
+	}
+}
+
+// after returns the notes after a sweep's own note.
+func (n *Notes) after(own string) string {
+	list := []string{own, "", n.text}
+	if n.removed > 0 {
+		list[1] = units.Plural(n.removed, "%d old {hour was|hours were} removed early, because the disk or a quota was full")
+	}
+	return strings.Join(slices.DeleteFunc(list, func(s string) bool { return s == "" }), "; ")
 }
 
 // UserFolder is the begin of a folder's name; the user id follows. The workers of that user record there, if one service has the
@@ -78,7 +104,6 @@ type Writer struct {
 	again time.Time
 	why   error
 	freed time.Time // when an hour was removed because the disk was full
-	note  string    // to add to the note of the next sweep
 	// begun is the time of Open, or the time at which byAge accepted a new time. stepped is the time at which byAge noticed that the
 	// clock was set forward; zero: it was not.
 	begun, stepped time.Time
@@ -106,14 +131,17 @@ func Open(o Options) (*Writer, error) {
 	if o.MinFree <= 0 {
 		o.MinFree = DefaultMinFree
 	}
+	if o.Notes == nil {
+		o.Notes = new(Notes)
+	}
 	if !systemID.MatchString(o.Meta.SystemID) {
 		return nil, fmt.Errorf("%w: the system identifier %q is not a number", ErrDirectory, o.Meta.SystemID)
 	}
 	now := time.Now()
 	w := &Writer{o: o, dir: clusterDir(o.Dir, o.Meta.SystemID), begun: now, opened: now}
 	if err := w.prepare(); err != nil {
-		if full(err) && !o.KeepHours {
-			removeOldest(o.Dir)
+		if full(err) && !o.KeepHours && removeOldest(o.Dir) {
+			o.Notes.removed++
 		}
 		return nil, err
 	}
@@ -264,7 +292,8 @@ func (w *Writer) recover(now time.Time) error {
 		return err
 	}
 	if len(damage) > 0 {
-		w.note = units.Plural(len(damage), "%d {part|parts} of the hour's journal {is|are} damaged, and the others are kept: ") + damage[0].Error()
+		text := units.Plural(len(damage), "%d {part|parts} of the hour's journal {is|are} damaged, and the others are kept: ")
+		w.o.Notes.add(text + damage[0].Error())
 	}
 	w.journal = j
 	return nil
@@ -277,7 +306,7 @@ func (w *Writer) setAside(now time.Time, why error) error {
 	if err := os.Rename(path, to); err != nil {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
-	w.note = fmt.Sprintf("the journal before could not be read, and is kept as %s: %v", filepath.Base(to), why)
+	w.o.Notes.add(fmt.Sprintf("the journal before could not be read, and is kept as %s: %v", filepath.Base(to), why))
 	return nil
 }
 
@@ -296,9 +325,7 @@ func (w *Writer) Append(s *Sweep) error {
 	err := w.ready(s.Time)
 	if err == nil {
 		s.Lost += w.lost
-		if w.note != "" { // also of ready
-			s.Note = strings.TrimPrefix(note+"; "+w.note, "; ")
-		}
+		s.Note = w.o.Notes.after(note) // also the notes of ready
 		if len(s.Note) > maxNote {
 			s.Note = strings.ToValidUTF8(s.Note[:maxNote], "") + more
 		}
@@ -311,7 +338,7 @@ func (w *Writer) Append(s *Sweep) error {
 			w.freed = s.Time
 			if removeOldest(w.o.Dir) {
 				w.why = nil // an hour that could not be closed may have room now
-				w.addNote("an old hour was removed early, because the disk or a quota was full")
+				w.o.Notes.removed++
 			}
 		}
 		if broken(err) && !errors.Is(err, ErrBroken) {
@@ -319,7 +346,7 @@ func (w *Writer) Append(s *Sweep) error {
 		}
 		return explain(w.o.Dir, err)
 	}
-	w.lost, w.note = 0, ""
+	w.lost, *w.o.Notes = 0, Notes{}
 	return nil
 }
 
