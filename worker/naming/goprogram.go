@@ -67,7 +67,7 @@ type searchRoom struct {
 	reads     int
 }
 
-// newProgram finds the runtime of one image. It takes from left what it uses.
+// newProgram finds the runtime of one image. It subtracts its reads and the bytes of variables from left.
 func newProgram(sp *Space, f symbolize.Placed, read golang.Read, left *searchRoom) (GoProgram, error) {
 	img := f.Module.Image
 	if img.AddrSize() != 8 {
