@@ -211,7 +211,7 @@ func (c *Capturer) capture(
 		if err != nil {
 			return nil, err
 		}
-		if b.stale { // this is possible only if the capture used cached mappings
+		if b.stale { // at most twice: with cached mappings, and with mappings that changed before the stop
 			opts.MapsSnapshot = nil
 			attempt--
 			continue
@@ -254,6 +254,8 @@ type run struct {
 	golang   *naming.GoProcess  // nil: no frame was in Go code so far
 	// generated has the known places where the process keeps descriptions of its generated code.
 	generated naming.JITLocations
+	// retaken is set after a snapshot whose mappings were read just before it and had changed meanwhile. There is at most one.
+	retaken bool
 }
 
 // captureAsleep captures the process without a stop. It returns nil if the process does not sleep, if the walk did not
@@ -327,14 +329,16 @@ func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err 
 		}
 	case r.check.File != nil:
 		// The mappings were read just before the stop. They are still used if the process has ended since, or if they
-		// cannot be compared.
-		same, err := r.check.Unchanged(snap.Maps, b.used)
+		// cannot be compared. A walk can end at code that the process has mapped in between, so all mappings are compared then.
+		same, err := r.check.StillMapped(snap.Maps, b.used, !b.unmapped || r.retaken)
 		stillMapped = same || err != nil
 	}
 	switch {
 	case !stillMapped:
 		c.processes.ForgetMaps(r.key)
-		if b.stale = usedCache; !usedCache {
+		b.stale = usedCache || b.unmapped && !r.retaken
+		r.retaken = r.retaken || b.stale && !usedCache
+		if !b.stale {
 			// A cached image may belong to a file that was mapped at the same place earlier. After ForgetMaps, build
 			// looks up all images again.
 			b = r.build(snap)
@@ -353,8 +357,9 @@ type built struct {
 	missing     []uint64
 	used        []naming.Usage // the mappings in which frames of the walks lie, sorted by index
 	mapsTrusted bool           // no walk ended for a reason that other mappings could change
+	unmapped    bool           // a frame lies in no mapping
 	brokenWalk  bool           // a walk ended at a switch of stacks, or at missing memory
-	stale       bool           // the process no longer has the cached mappings
+	stale       bool           // the process no longer has the mappings, and another snapshot is needed
 	space       *naming.Space
 }
 
@@ -389,8 +394,8 @@ func (c *Capturer) build(snap *snapshot.Snapshot, space *naming.Space, o Options
 func (b *built) record(frames []unwind.Frame, stop unwind.Stop) {
 	b.used = b.space.UsedBy(frames, b.used)
 	// The mappings of code compiled at run time may have changed since they were cached.
-	b.mapsTrusted = b.mapsTrusted && endsInsideFrames(stop.Reason) && len(b.space.Generated.Unknown) == 0 &&
-		b.space.AllMapped(frames)
+	b.unmapped = b.unmapped || !b.space.AllMapped(frames)
+	b.mapsTrusted = b.mapsTrusted && endsInsideFrames(stop.Reason) && len(b.space.Generated.Unknown) == 0 && !b.unmapped
 	b.brokenWalk = b.brokenWalk || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
 	if stop.Reason == unwind.NoMemory && b.space.Mapped(stop.Address) {
 		b.missing = append(b.missing, stop.Address)

@@ -84,16 +84,8 @@ func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
 	return true
 }
 
-// Unchanged reports whether the process still has those of the mappings in maps that used selects. It skips the mappings in
+// unchangedNow reports whether the process still has those of the mappings in maps that used selects. It skips the mappings in
 // c.Before.
-func (c *Check) Unchanged(maps []process.Mapping, used []Usage) (bool, error) {
-	if !process.Guard.Begin(c.PID) {
-		return false, process.ErrUnreachable
-	}
-	defer process.Guard.End(c.PID)
-	return c.unchangedNow(maps, used)
-}
-
 func (c *Check) unchangedNow(maps []process.Mapping, used []Usage) (bool, error) {
 	for _, u := range used {
 		if slices.Contains(c.Before, u) {
@@ -149,9 +141,9 @@ func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 	return used
 }
 
-// StillMapped reports, after the stop, whether walks that used the cached mappings in maps are correct. The parameter trusted
-// is set if no walk ended for a reason that other mappings could change. Then only the mappings of the frames (used)
-// matter. Otherwise a walk may have ended because of a missing mapping, so StillMapped compares all mappings.
+// StillMapped reports, after the stop, whether walks that used the mappings in maps are correct. The parameter trusted is set if
+// no walk ended for a reason that other mappings could change. Then only the mappings of the frames (used) matter. Otherwise a
+// walk may have ended because of a missing mapping, so StillMapped compares all mappings.
 func (c *Check) StillMapped(maps []process.Mapping, used []Usage, trusted bool) (bool, error) {
 	if !process.Guard.Begin(c.PID) {
 		return false, process.ErrUnreachable
