@@ -115,10 +115,10 @@ demo: ## Record the command top in a terminal, and write the pictures of the REA
 	scripts/demo.sh
 
 .PHONY: check check-flaky check-full
-check: ## Run the tests: vet, format, Go, pg_regress, TAP (20 to 25 minutes)
+check: ## Run the tests: vet, format, Go, pg_regress, TAP (11 to 20 minutes)
 	scripts/check.sh --beside pure,vet,format,tools --beside tap sql worker regress
 
-check-flaky: ## Run the tests of `make check` beside four busy loops for each processor (an hour or more)
+check-flaky: ## Run the tests of `make check` beside four busy loops for each processor (half an hour or more)
 	PGSB_TEST_STRICT=1 scripts/check.sh load sql pure worker regress tap
 
 check-full: ## Run every test to its full extent: also builds, linters, the race detector, every version (two hours)
